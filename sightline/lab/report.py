@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sightline.errors import InputError
-from sightline.lab.experiment import Finding, Words
+from sightline.lab.experiment import Finding, Power, Words
+from sightline.lab.statistics import MOST_SEEDS
 from sightline.lab.style import has_japanese_font, save_figure
+from sightline.lab.tuning import rate_text
 from sightline.lens.draw.page import FigureSection, ProseSection, Section, TableSection, save_page
 
 LABELS = {
@@ -25,6 +27,9 @@ LABELS = {
     "title": Words("The laboratory", "実験室"),
     "experiment": Words("experiment", "実験"),
     "work": Words("core-seconds", "1コアでの秒数"),
+    "seeds": Words("seeds", "シード数"),
+    "rates": Words("Tuned learning rates", "調整した学習率"),
+    "power": Words("Power", "検出力"),
 }
 VERDICTS = {
     "supported": Words("supported", "支持される"),
@@ -56,6 +61,7 @@ def overview(findings: Sequence[Finding], language: str) -> list[Section]:
         [
             finding.experiment.title[language],
             VERDICTS[finding.verdict][language],
+            str(finding.seeds or ""),
             f"{finding.seconds:,.0f}",
             finding.tier,
         ]
@@ -64,6 +70,7 @@ def overview(findings: Sequence[Finding], language: str) -> list[Section]:
     head = (
         LABELS["experiment"][language],
         LABELS["verdict"][language],
+        LABELS["seeds"][language],
         LABELS["work"][language],
         "",
     )
@@ -90,11 +97,17 @@ def overview_texts(findings: Sequence[Finding], language: str) -> list[str]:
     rule = Words(
         "Verdicts are computed, never written by hand. A check over seeds holds if the whole 95%"
         " interval is on the claim's side, fails if all of it is on the other side, and is"
-        " undecided otherwise. A claim is supported if all of its checks hold, not supported if one"
-        " fails.",
+        " undecided otherwise, or where all seeds gave the same number. A claim is supported if all"
+        " of its checks hold, not supported if one fails. Learning rates are chosen with pilot"
+        " seeds, which are never judged; an arm whose best rate is the lowest or highest tried"
+        " leaves its experiment undecided. Effects are in standard deviations between seeds (σ),"
+        " from the mean to the bound.",
         "判定は人手で書かず、数値から計算する。シードごとの値の95%区間がすべて主張の側にあれば成り立ち、"
         "すべて反対側にあれば成り立たず、"
-        "またぐときは判定保留とする。すべての項目が成り立てば支持され、1つでも成り立たなければ支持されない。",
+        "またぐとき、また全シードで同じ値になったときは判定保留とする。"
+        "すべての項目が成り立てば支持され、1つでも成り立たなければ支持されない。"
+        "学習率は試行用のシードで選び、それらは判定に使わない。最良の学習率が試した範囲の端にあれば判定保留とする。"
+        "効果量は平均から境界までの距離で、シード間の標準偏差（σ）を単位とする。",
     )
     texts = [
         Words(
@@ -142,6 +155,40 @@ def sections_of(finding: Finding, language: str) -> list[Section]:
     return sections
 
 
+def design_lines(finding: Finding) -> list[Words]:
+    """The tuned rates, and for each undecided check how many seeds would decide it."""
+    lines = list[Words]()
+    if finding.rates:
+        text = rate_text(finding.rates, finding.experiment.arms)
+        edge = ", ".join(finding.at_edge)
+        en = f"; at the edge of the grid, so undecided: {edge}" if edge else ""
+        ja = f"。範囲の端にあるので判定保留：{edge}" if edge else ""
+        label = LABELS["rates"]
+        lines.append(Words(f"{label.en}: {text.en}{en}", f"{label.ja}: {text.ja}{ja}"))
+    lines += [power_line(finding, power) for power in finding.powers]
+    return lines
+
+
+def power_line(finding: Finding, power: Power) -> Words:
+    """How many seeds would decide a check, and what they cost."""
+    label = LABELS["power"]
+    said = power.statement
+    if power.needed is None:
+        return Words(
+            f"{label.en}: {said.en}: {power.seeds} seeds measured; at this effect more than"
+            f" {MOST_SEEDS:,} would be needed",
+            f"{label.ja}: {said.ja}：{power.seeds}シードを測定。この効果量では {MOST_SEEDS:,}"
+            " シードでも足りない",
+        )
+    minutes = max(0, power.needed - power.seeds) * finding.seconds_per_seed / 60
+    return Words(
+        f"{label.en}: {said.en}: {power.seeds} seeds measured; about {power.needed:,} decide it"
+        f" with a chance of 80% ({minutes:,.0f} more core-minutes)",
+        f"{label.ja}: {said.ja}：{power.seeds}シードを測定。約 {power.needed:,} シードあれば80%の"
+        f"確率で判定できる（1コアであと{minutes:,.0f}分）",
+    )
+
+
 def explanation_lines(finding: Finding, language: str) -> list[str]:
     """Claim, source, equation, what to look for, result, common mistakes."""
     experiment = finding.experiment
@@ -157,7 +204,10 @@ def explanation_lines(finding: Finding, language: str) -> list[str]:
         f"{LABELS['notes'][language]}: {correction[language]}"
         for correction in experiment.corrections
     ]
-    return [f"{LABELS[name][language]}: {text}" for name, text in lines.items()] + corrected
+    design = [line[language] for line in design_lines(finding)]
+    return (
+        [f"{LABELS[name][language]}: {text}" for name, text in lines.items()] + design + corrected
+    )
 
 
 def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
@@ -171,12 +221,13 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
             *(f"{text}  " for text in overview_texts(findings, language)),
             "",
         ]
-        head = [LABELS[name][language] for name in ("experiment", "verdict", "work")]
-        lines += [f"| {' | '.join(head)} |", "|---|---|--:|"]
+        head = [LABELS[name][language] for name in ("experiment", "verdict", "seeds", "work")]
+        lines += [f"| {' | '.join(head)} |", "|---|---|--:|--:|"]
         for finding in findings:
             title = f"[{finding.experiment.title[language]}](#{finding.experiment.name})"
             lines.append(
-                f"| {title} | {VERDICTS[finding.verdict][language]} | {finding.seconds:,.0f} |"
+                f"| {title} | {VERDICTS[finding.verdict][language]} | {finding.seeds or ''}"
+                f" | {finding.seconds:,.0f} |"
             )
         for finding in findings:
             lines += ["", *experiment_markdown(finding, pictures, language)]

@@ -44,9 +44,9 @@ def result_path(folder: Path, experiment: str, tier: Tier, seed: int) -> Path:
 
 
 def seeds_in(folder: Path) -> list[int]:
-    """The seeds for which a folder has results."""
+    """The seeds for which a folder has results; 0 is that of the pilots."""
     matches = (re.fullmatch(r".*\.seed-(\d+)\.json", path.name) for path in folder.glob("*.json"))
-    return sorted({int(match[1]) for match in matches if match})
+    return sorted({int(match[1]) for match in matches if match} - {0})
 
 
 def read_result(path: Path) -> Result:

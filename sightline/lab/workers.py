@@ -20,10 +20,11 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from sightline.errors import SightlineError
-from sightline.lab.experiment import Experiment, ExperimentPart, Tier
+from sightline.lab.experiment import Experiment, ExperimentPart, Plan
 from sightline.lab.results import to_json_numbers
+from sightline.lab.tuning import PILOT_SEED
 
-PartKey = tuple[str, Tier, int, str]  # experiment, tier, first seed, part name
+PartKey = tuple[str, Plan, str]  # experiment, plan, part name
 Measurement = tuple[str, Any, float]  # part name, numbers, seconds
 EXIT_SECONDS = 5.0  # how long to wait for the exit code after the pipe closed
 
@@ -54,13 +55,13 @@ def measure_in_process(
 
 
 def measure_in_parallel(
-    experiment: Experiment, parts: Sequence[ExperimentPart], tier: Tier, seed: int
+    experiment: Experiment, parts: Sequence[ExperimentPart], plan: Plan
 ) -> Iterator[Measurement]:
     """Yield measurements as they finish; parts marked `alone` are measured first, one by one."""
     alone = [part for part in parts if part.alone or cores() == 1]
     yield from measure_in_process(experiment, alone)
     rest: list[PartKey] = [
-        (experiment.name, tier, seed, part.name) for part in parts if part not in alone
+        (experiment.name, plan, part.name) for part in parts if part not in alone
     ]
     if rest:
         yield from measure_with_workers(rest)
@@ -127,7 +128,7 @@ class Worker:
         )
         hint = "free some memory, then " if code == -getattr(signal, "SIGKILL", 9) else ""
         return PartError(
-            f"{key[0]}: the process that measured {key[3]} {how}",
+            f"{key[0]}: the process that measured {key[2]} {how}",
             fix=hint + rerun_hint(key[0]),
         )
 
@@ -215,10 +216,10 @@ def prepare_worker() -> None:
 def measure_by_name(key: PartKey) -> Measurement | PartError:
     from sightline.lab.catalogue import EXPERIMENTS
 
-    experiment, tier, seed, name = key
+    name, plan, wanted = key
+    experiment = EXPERIMENTS[name]
     try:
-        return measure_part(
-            next(part for part in EXPERIMENTS[experiment].parts(tier, seed) if part.name == name)
-        )
+        parts = experiment.pilots(plan.tier) if plan.seed == PILOT_SEED else experiment.parts(plan)
+        return measure_part(next(part for part in parts if part.name == wanted))
     except Exception as error:
-        return part_error(experiment, name, error)
+        return part_error(name, wanted, error)

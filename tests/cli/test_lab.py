@@ -31,15 +31,15 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path)]
-    assert main(["lab", "run", "three-words", "--quick", "--seed", "7", "--json", *out]) == 0
+    assert main(["lab", "run", "three-words", "--quick", "--seed", "107", "--json", *out]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["verdict"], one["seed"], one["complete"]) for one in found] == [
-        ("supported", 7, True)
+        ("supported", 107, True)
     ]
     assert (tmp_path / "three-words.svg").stat().st_size
     assert main(["lab", "report", str(tmp_path)]) == 0  # the seed that is there
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "sightline lab run all --quick --seed 7" in page
+    assert "sightline lab run all --quick --seed 107" in page
     assert (
         main(
             ["lab", "report", str(tmp_path), "--out", str(tmp_path / "lab.md"), "--language", "ja"]
@@ -50,9 +50,9 @@ def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         encoding="utf-8"
     )
     capsys.readouterr()
-    assert main(["lab", "report", str(tmp_path), "--seed", "8"]) == 2
+    assert main(["lab", "report", str(tmp_path), "--seed", "108"]) == 2
     assert (
-        "with seed 8; expected results of `sightline lab run`. Fix: --seed 7"
+        "with seed 108; expected results of `sightline lab run`. Fix: --seed 107"
         in capsys.readouterr().err
     )
 
@@ -62,7 +62,7 @@ def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["lab", "run", "all", "--quick", "--out", str(tmp_path / "a b")]) == 0
     end = capsys.readouterr().out.split("All experiments")[1]
     assert end.count("supported") == 2
-    assert f"sightline lab report '{tmp_path / 'a b'}' --seed 0" in end
+    assert f"sightline lab report '{tmp_path / 'a b'}' --seed 100" in end
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,8 @@ def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (["run", "softmax-saturatoin"], "did you mean 'softmax-saturation'"),
         (["run", "three-words", "--quick", "--full"], "--quick and --full"),
+        (["run", "three-words", "--seed", "7"], "the first seed is 7; expected 100 or more"),
+        (["run", "three-words", "--minutes", "0"], "--minutes 0; expected more than 0"),
         (["runn"], "did you mean 'run'"),
         ([], "nothing to do"),
         (["report", "nowhere"], "no finished experiment in nowhere"),
@@ -86,7 +88,7 @@ def test_what_cannot_be_done_is_one_line(
 
 
 def test_a_broken_result_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = tmp_path / "three-words.quick.seed-0.json"
+    broken = tmp_path / "three-words.quick.seed-100.json"
     broken.write_text("{")
     assert main(["lab", "run", "three-words", "--quick", "--out", str(tmp_path)]) == 2
     assert f"rm {broken}" in capsys.readouterr().err

@@ -11,11 +11,12 @@ import pytest
 from sightline.errors import InputError
 from sightline.lab.executor import finding, run, steps
 from sightline.lab.experiment import (
+    FIRST_SEED,
     Check,
     Experiment,
     ExperimentPart,
     Numbers,
-    Tier,
+    Plan,
     Words,
     verdict_of,
 )
@@ -29,7 +30,7 @@ SAID = Words("the sum is six", "和は6")
 def counting(calls: list[str], *, limit: float = 6) -> Experiment:
     """Three parts, each one number."""
 
-    def parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+    def parts(plan: Plan) -> Sequence[ExperimentPart]:
         return [
             ExperimentPart(
                 f"part-{n}", lambda n=n: calls.append(str(n)) or {"value": n, "none": float("nan")}
@@ -81,7 +82,7 @@ def test_parts_that_are_done_are_not_run_again(tmp_path: Path) -> None:
 def test_the_verdict_is_computed_from_the_numbers(tmp_path: Path) -> None:
     experiment = counting([])
     list(steps(experiment, tmp_path))
-    path = result_path(tmp_path, "counting", "default", 0)
+    path = result_path(tmp_path, "counting", "default", FIRST_SEED)
     result = read_result(path)
     result.parts["part-3"]["value"] = 4
     write_result(path, result)
@@ -107,7 +108,7 @@ def test_the_rule(holds: tuple[bool | None, ...], verdict: str) -> None:
     "text", ["", "{", "[]", '{"form": 2}', '{"form": 1, "tier": "slow", "parts": {}}']
 )
 def test_a_broken_result_is_named_with_the_fix(text: str, tmp_path: Path) -> None:
-    result_path(tmp_path, "counting", "default", 0).write_text(text)
+    result_path(tmp_path, "counting", "default", FIRST_SEED).write_text(text)
     for use in (
         lambda: list(steps(counting([]), tmp_path)),
         lambda: finding(counting([]), tmp_path),
@@ -155,9 +156,11 @@ def test_parts_run_side_by_side_and_give_what_they_give_alone(tmp_path: Path) ->
     assert [event.number for event in events] == [1, 2, 3]
     found = finding(experiment, tmp_path, tier="quick")
     assert found is not None
-    alone = {name: numbers for name, numbers, _ in map(measure_part, experiment.parts("quick", 0))}
+    alone = {
+        name: numbers for name, numbers, _ in map(measure_part, experiment.parts(Plan("quick")))
+    }
     assert json.dumps(found.numbers) == json.dumps(alone)
-    assert list(found.numbers) == [part.name for part in experiment.parts("quick", 0)]
+    assert list(found.numbers) == [part.name for part in experiment.parts(Plan("quick"))]
 
 
 def test_what_measures_time_is_alone() -> None:
@@ -166,7 +169,7 @@ def test_what_measures_time_is_alone() -> None:
     parts = [
         part
         for name in ("kv-cache", "why-attention")
-        for part in EXPERIMENTS[name].parts("quick", 0)
+        for part in EXPERIMENTS[name].parts(Plan("quick"))
     ]
     assert all(
         part.alone == ("time" in part.name or part.name.startswith("memory")) for part in parts
@@ -179,18 +182,18 @@ def test_a_finding_is_short_in_a_terminal_and_a_table_in_a_notebook(tmp_path: Pa
     next(running)
     running.close()
     part = finding(experiment, tmp_path)
-    assert repr(part) == "<Finding counting: incomplete, default, seed 0>"
+    assert repr(part) == "<Finding counting: incomplete, default, seed 100>"
     list(steps(experiment, tmp_path))
     whole = finding(experiment, tmp_path)
-    assert repr(whole) == "<Finding counting: supported, 1 of 1 checks hold, default, seed 0>"
+    assert repr(whole) == "<Finding counting: supported, 1 of 1 checks hold, default, seed 100>"
     assert whole is not None
     page = whole._repr_html_()
     assert "<td>✓</td><td>the sum is six</td><td>6</td>" in page
-    path = result_path(tmp_path, "counting", "default", 0)
+    path = result_path(tmp_path, "counting", "default", FIRST_SEED)
     result = read_result(path)
     result.parts["part-3"] = None
     write_result(path, result)
     broken = finding(experiment, tmp_path)
-    assert repr(broken) == "<Finding counting: unreadable numbers, default, seed 0>"
+    assert repr(broken) == "<Finding counting: unreadable numbers, default, seed 100>"
     assert broken is not None
     assert "unreadable numbers" in broken._repr_html_()

@@ -14,7 +14,7 @@ from sightline.cli.main import main
 from sightline.lab import workers
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import steps
-from sightline.lab.experiment import Experiment, ExperimentPart
+from sightline.lab.experiment import FIRST_SEED, Experiment, ExperimentPart, Plan
 from sightline.lab.results import Result, read_result, result_path, write_result
 from sightline.lab.workers import PartError
 
@@ -27,13 +27,13 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "empty"))
     workers.stop_workers()  # the next ones see these variables
-    path = result_path(tmp_path, SATURATION.name, "quick", 0)
+    path = result_path(tmp_path, SATURATION.name, "quick", FIRST_SEED)
     before = {
         part.name: {"value": 1}
-        for part in SATURATION.parts("quick", 0)
+        for part in SATURATION.parts(Plan("quick"))
         if part.name.startswith("width")
     }
-    write_result(path, Result(SATURATION.name, "quick", 0, parts=dict(before)))
+    write_result(path, Result(SATURATION.name, "quick", FIRST_SEED, parts=dict(before)))
     assert main(["lab", "run", SATURATION.name, "--quick", "--out", str(tmp_path)]) == 2
     workers.stop_workers()
     line = capsys.readouterr().err.strip()
@@ -58,9 +58,11 @@ def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_
         PartError,
         match=r"softmax-saturation: the process that measured width-\S+ was killed by SIGKILL",
     ) as refusal:
-        done += [step.part for step in running]
+        done.extend(step.part for step in running)  # keeps what came before the error
     assert "finished parts are reused" in str(refusal.value)
-    assert list(read_result(result_path(tmp_path, SATURATION.name, "quick", 0)).parts) == done
+    assert (
+        list(read_result(result_path(tmp_path, SATURATION.name, "quick", FIRST_SEED)).parts) == done
+    )
     assert not multiprocessing.active_children()
 
 
@@ -74,7 +76,7 @@ def broken(error: Exception) -> Experiment:
     }
     return Experiment(
         name="broken",
-        parts=lambda tier, seed: [ExperimentPart("one", lambda: 1), ExperimentPart("two", fail)],
+        parts=lambda plan: [ExperimentPart("one", lambda: 1), ExperimentPart("two", fail)],
         **fields,
     )
 
@@ -89,4 +91,4 @@ def test_an_exception_of_a_part_is_one_line_that_names_the_part(
         list(steps(broken(error), tmp_path))
     assert "\n" not in str(refusal.value)
     assert "Traceback" in refusal.value.__notes__[0]
-    assert read_result(result_path(tmp_path, "broken", "default", 0)).parts == {"one": 1}
+    assert read_result(result_path(tmp_path, "broken", "default", FIRST_SEED)).parts == {"one": 1}

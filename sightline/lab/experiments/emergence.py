@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.statistics import Interval, lies_above, lies_within
 from sightline.lab.style import COLOURS, new_figure, plain_log_ticks, plot_mean
 
@@ -49,15 +49,17 @@ EARLY = 1 / 3
 NEAR = 0.05
 
 
-def emergence_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
-    plan = PLANS[tier]
+def emergence_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
+    sizes = PLANS[tier]
     return [
         ExperimentPart(
-            f"width-{width}.names-{plan.names}.steps-{plan.steps}.seed-{n}",
-            lambda width=width, n=n: train_on_book(plan, width, n),
+            f"width-{width}.names-{sizes.names}.steps-{sizes.steps}.seed-{n}",
+            lambda width=width, n=n: train_on_book(sizes, width, n),
         )
-        for n in range(seed, seed + plan.seeds)
-        for width in plan.widths
+        for n in range(seed, seed + sizes.seeds)
+        for width in sizes.widths
     ]
 
 

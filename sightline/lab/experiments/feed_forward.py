@@ -13,7 +13,7 @@ from sightline.lab.experiment import (
     Experiment,
     ExperimentPart,
     Numbers,
-    Tier,
+    Plan,
     Words,
     part_fields,
 )
@@ -47,7 +47,9 @@ WINDOWS = 256  # of the held-out plays
 POINTS = 20  # of a learning curve
 
 
-def feed_forward_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def feed_forward_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     runs = [
         ExperimentPart(
             f"run.{form}.width-{WIDTH[tier]}.steps-{STEPS[tier]}.rate-{rate}e-3.seed-{n}",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.measures.kernel_smoother import measure_smoother, smooth_losses
 from sightline.lab.statistics import Interval, all_hold, lies_below, paired_difference
 from sightline.lab.style import COLOURS, new_figure, plot_mean
@@ -50,7 +50,9 @@ CONTEXT = 64
 ROWS = 8
 
 
-def geometry_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def geometry_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     steps = STEPS[tier]
     seeds = range(seed, seed + SEEDS[tier])
     real = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.measures.fill_write_embed import (
     CONTEXT,
     GAPS,
@@ -42,7 +42,9 @@ HEADS = 2
 ROWS = 32
 
 
-def gpt_vs_bert_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def gpt_vs_bert_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     steps = STEPS[tier]
     return [
         ExperimentPart(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.statistics import Interval, all_hold, lies_above, lies_below, paired_difference
 from sightline.lab.style import COLOURS, new_figure
 
@@ -46,7 +46,9 @@ GENERALIZED = 0.95
 STEP_RATIO = 1.1  # each measurement this much later than the one before
 
 
-def grokking_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def grokking_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     size = SIZES[tier]
     place = f"prime-{size.prime}.shown-{size.shown:g}.steps-{size.steps}"
     return [

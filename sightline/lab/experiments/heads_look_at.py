@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.style import COLOURS, new_figure
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ KINDS = {
 SIGNIFICANCE = 0.05
 
 
-def heads_look_at_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def heads_look_at_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     relations = [
         ExperimentPart(f"{model}.relations", lambda model=model: best_relation_heads(model))
         for model in MODELS[tier]

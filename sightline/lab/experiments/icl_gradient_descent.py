@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.statistics import Interval, lies_below, lies_within
 from sightline.lab.style import COLOURS, new_figure, plot_mean
 
@@ -49,7 +49,9 @@ NEAR = 1.10
 ALIKE = 1.05
 
 
-def icl_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def icl_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     size = SIZES[tier]
     seeds = range(seed, seed + SIZES[tier].seeds)
     of = f"dimension-{size.dimension}.width-{size.width}.batch-{size.batch}.steps-{size.steps}"

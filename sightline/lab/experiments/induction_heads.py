@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.statistics import Interval, all_hold, lies_above, lies_below, paired_difference
 from sightline.lab.style import COLOURS, new_figure, plot_mean
 
@@ -30,7 +30,9 @@ FIFTH = 0.2
 TENTH = 0.1
 
 
-def induction_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def induction_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     return [
         ExperimentPart(
             f"layers-{layers}.steps-{STEPS[tier]}.seed-{n}",

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.statistics import Interval, lies_above, lies_below
 from sightline.lab.style import COLOURS, new_figure, plain_log_ticks, plot_mean
 
@@ -31,7 +31,9 @@ VOCABULARY = 512
 FORMS = {"8 key heads": 8, "2 key heads": 2, "1 key head": 1}
 
 
-def kv_cache_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def kv_cache_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     seeds = range(seed, seed + SEEDS[tier])
     timings = [
         ExperimentPart(

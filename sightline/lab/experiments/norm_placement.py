@@ -16,7 +16,7 @@ from sightline.lab.experiment import (
     Experiment,
     ExperimentPart,
     Numbers,
-    Tier,
+    Plan,
     Words,
     part_fields,
 )
@@ -59,7 +59,9 @@ DEPTHS = {"quick": (2, 5), "default": (2, 4, 6), "full": (2, 4, 8, 16)}
 RATES = {"quick": (16, 64), "default": (4, 16, 64), "full": (2, 4, 8, 16, 32, 64)}  # thousandths
 
 
-def norm_placement_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def norm_placement_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     seeds = range(seed, seed + SEEDS[tier])
     gradients = [
         ExperimentPart(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Tier, Words
 from sightline.lab.measures.position_laws import (
     HEADS,
     RELATIVE,
@@ -51,7 +51,9 @@ WIDTH_8_AT_1 = (0.841, 0.540, 0.100, 0.995, 0.010, 1.000, 0.001, 1.000)
 EXACT = 1e-5  # of the largest number compared; angles are float32
 
 
-def positions_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def positions_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier: Tier = plan.tier
+    seed = plan.seed
     seeds = range(seed, seed + SEEDS[tier])
     size = f"context-{CONTEXT[tier]}.layers-{LAYERS[tier]}.width-{WIDTH[tier]}.steps-{STEPS[tier]}"
     exact = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.measures.chinchilla_points import (
     GOPHER,
     PUBLISHED,
@@ -85,18 +85,20 @@ PLANS = {
 # ------------------------------------------------------------------------------------------- runs
 
 
-def scaling_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
-    plan = PLANS[tier]
+def scaling_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
+    sizes = PLANS[tier]
     rows = [
         ("sweep", flops, width, n)
-        for n in range(seed, seed + plan.sweeps)
-        for flops, widths in plan.sweep.items()
+        for n in range(seed, seed + sizes.sweeps)
+        for flops, widths in sizes.sweep.items()
         for width in widths
     ]
     rows += [
-        ("held-out", plan.held_out, width, n)
-        for n in range(seed, seed + plan.seeds)
-        for width in plan.widths
+        ("held-out", sizes.held_out, width, n)
+        for n in range(seed, seed + sizes.seeds)
+        for width in sizes.widths
     ]
     published = ExperimentPart(
         f"published.samples-{SAMPLES[tier]}", lambda: refit_published(SAMPLES[tier])

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.statistics import Interval, lies_above, lies_below
 from sightline.lab.style import COLOURS, new_figure
 
@@ -50,7 +50,9 @@ STEPS = {
 SEEDS = {"quick": 3, "default": 5, "full": 10}
 
 
-def multi_head_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def multi_head_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     return [
         ExperimentPart(
             f"{task}.heads-{heads}.steps-{STEPS[task][tier]}.seed-{n}",

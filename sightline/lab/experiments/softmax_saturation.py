@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Tier, Words
 from sightline.lab.statistics import (
     Interval,
     lies_above,
@@ -55,7 +55,9 @@ RUNS = {"quick": 3, "default": 5, "full": 10}
 WAYS = {"scaled": None, "raw": 1.0}  # the factor on q·k; None is 1/√d_k
 
 
-def saturation_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def saturation_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier: Tier = plan.tier
+    seed = plan.seed
     steps = STEPS[tier]
     random_parts = [
         ExperimentPart(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.explain.example import WORDS, X, three_words
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.style import new_figure
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ WEIGHTS = (
 MASKED = (0.0900, 0.2447, 0.0, 0.6652)  # softmax([1, 2, −∞, 3])
 
 
-def three_words_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def three_words_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    del plan
     return [
         ExperimentPart("by-hand", attention_by_hand),
         ExperimentPart("by-kernel", attention_by_kernel),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Tier, Words
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
 from sightline.lab.measures.kernel_costs import (
     KERNELS,
     growth_exponent,
@@ -56,7 +56,9 @@ TIMES_MEASURED = 5
 REPEATS = {"quick": 1, "default": 3, "full": 5}
 
 
-def why_attention_parts(tier: Tier, seed: int) -> Sequence[ExperimentPart]:
+def why_attention_parts(plan: Plan) -> Sequence[ExperimentPart]:
+    tier = plan.tier
+    seed = plan.seed
     seeds = range(seed, seed + SEEDS[tier])
     steps = STEPS[tier]
     recalls = [

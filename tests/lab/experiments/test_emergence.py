@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab.experiment import verdict_of
+from sightline.lab.experiment import Plan, verdict_of
 from sightline.lab.experiments import emergence
 from sightline.lab.experiments.emergence import DIGITS, LENGTHS, EmergencePlan
 
@@ -128,6 +128,6 @@ def test_summary_and_figures(small: dict[str, Any]) -> None:
     assert "nats per digit" in words.en
     assert "ナット" in words.ja
     assert set(emergence.draw_emergence(small)) == {"emergence"}
-    names = [part.name for part in emergence.emergence_parts("quick", 4)]
+    names = [part.name for part in emergence.emergence_parts(Plan("quick", 4))]
     assert len(set(names)) == len(names)
     assert names[0].endswith("seed-4")

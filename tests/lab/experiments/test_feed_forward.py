@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sightline.explain.counts import count_parameters
+from sightline.lab.experiment import Plan
 from sightline.lab.experiments import feed_forward
 from sightline.lab.learning import GeneratedTask, build_seeded, labelled_batch, seeded_generator
 from sightline.training.data.batch import Batch
@@ -165,7 +166,7 @@ def test_it_can_be_drawn_and_told() -> None:
 
 def test_part_names_state_what_they_depend_on() -> None:
     for tier in ("quick", "default", "full"):
-        names = [part.name for part in feed_forward.feed_forward_parts(tier, 2)]
+        names = [part.name for part in feed_forward.feed_forward_parts(Plan(tier, 2))]
         assert len(set(names)) == len(names)
         assert {feed_forward.part_fields(name)["steps"] for name in names[1:]} == {
             str(feed_forward.STEPS[tier])

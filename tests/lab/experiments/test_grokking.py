@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab.experiment import verdict_of
+from sightline.lab.experiment import Plan, verdict_of
 from sightline.lab.experiments import grokking
 from sightline.lab.experiments.grokking import DECAY, FEW, GrokkingSize
 from sightline.lab.measures import waves
@@ -127,5 +127,5 @@ def test_summary_and_figures(real: dict[str, Any]) -> None:
     assert "重み減衰" in words.ja
     assert math.isfinite(grokking.frequency_progress(real["decay.seed-1"]))
     assert set(grokking.draw_grokking(real)) == {"grokking"}
-    names = [part.name for part in grokking.grokking_parts("quick", 2)]
+    names = [part.name for part in grokking.grokking_parts(Plan("quick", 2))]
     assert len(set(names)) == len(names) == 6

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sightline.lab.experiment import verdict_of
+from sightline.lab.experiment import Plan, verdict_of
 from sightline.lab.experiments import icl_gradient_descent as experiment
 from sightline.lab.learning import seeded_generator
 from sightline.lab.measures import regression
@@ -187,5 +187,5 @@ def test_summary_and_figures(numbers: dict[str, Any]) -> None:
 
 def test_every_part_has_its_own_name() -> None:
     for tier in ("quick", "default", "full"):
-        names = [part.name for part in experiment.icl_parts(tier, 0)]
+        names = [part.name for part in experiment.icl_parts(Plan(tier, 0))]
         assert len(set(names)) == len(names) == 3 * experiment.SIZES[tier].seeds

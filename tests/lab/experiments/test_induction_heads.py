@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab.experiment import verdict_of
+from sightline.lab.experiment import Plan, verdict_of
 from sightline.lab.experiments import induction_heads
 from sightline.lab.measures import repeats
 from sightline.lab.results import to_json_numbers
@@ -172,5 +172,5 @@ def test_summary_and_figures(numbers: dict[str, Any]) -> None:
 
 def test_every_part_has_its_own_name() -> None:
     for tier in ("quick", "default", "full"):
-        names = [part.name for part in induction_heads.induction_parts(tier, 0)]
+        names = [part.name for part in induction_heads.induction_parts(Plan(tier, 0))]
         assert len(set(names)) == len(names) == 2 * induction_heads.SEEDS[tier]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.lab.experiment import Plan
 from sightline.lab.experiments import norm_placement
 from sightline.lab.learning import GeneratedTask, labelled_batch, seeded_generator
 from sightline.lab.measures import norm_measures
@@ -254,7 +255,7 @@ def test_it_can_be_drawn_and_told() -> None:
 
 def test_part_names_state_what_they_depend_on() -> None:
     for tier in ("quick", "default", "full"):
-        names = [part.name for part in norm_placement.norm_placement_parts(tier, 5)]
+        names = [part.name for part in norm_placement.norm_placement_parts(Plan(tier, 5))]
         assert len(set(names)) == len(names)
         runs = [norm_placement.part_fields(name) for name in names if name.startswith("run.")]
         assert {says["seed"] for says in runs} == {

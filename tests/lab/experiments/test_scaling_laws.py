@@ -14,7 +14,7 @@ import torch
 from sightline.architectures import gpt
 from sightline.core.model import build
 from sightline.lab import learning
-from sightline.lab.experiment import verdict_of
+from sightline.lab.experiment import Plan, verdict_of
 from sightline.lab.experiments import scaling_laws
 from sightline.lab.experiments.scaling_laws import (
     EXPERIMENT,
@@ -35,23 +35,23 @@ LAW = Chinchilla(1.1, 12.0, 77.0, 0.3, 0.4)
 
 
 MEASURED = {
-    "sweep.flops-2e+09.width-12.steps-108.seed-0": 2.5703,
-    "sweep.flops-2e+09.width-16.steps-68.seed-0": 2.6420,
-    "sweep.flops-4e+09.width-12.steps-216.seed-0": 2.3978,
-    "sweep.flops-4e+09.width-16.steps-136.seed-0": 2.4065,
-    "sweep.flops-4e+09.width-24.steps-69.seed-0": 2.5089,
-    "sweep.flops-4e+09.width-32.steps-41.seed-0": 2.6401,
-    "sweep.flops-8e+09.width-12.steps-432.seed-0": 2.2928,
-    "sweep.flops-8e+09.width-16.steps-272.seed-0": 2.2669,
-    "sweep.flops-8e+09.width-24.steps-137.seed-0": 2.3397,
-    "sweep.flops-8e+09.width-32.steps-83.seed-0": 2.4383,
-    "sweep.flops-8e+09.width-48.steps-40.seed-0": 2.5316,
-    "held-out.flops-1.6e+10.width-12.steps-865.seed-0": 2.2294,
-    "held-out.flops-1.6e+10.width-20.steps-375.seed-0": 2.1699,
-    "held-out.flops-1.6e+10.width-32.steps-166.seed-0": 2.2361,
-    "held-out.flops-1.6e+10.width-12.steps-865.seed-1": 2.1903,
-    "held-out.flops-1.6e+10.width-20.steps-375.seed-1": 2.1683,
-    "held-out.flops-1.6e+10.width-32.steps-166.seed-1": 2.2368,
+    "sweep.flops-2e+09.width-12.steps-108.seed-100": 2.5703,
+    "sweep.flops-2e+09.width-16.steps-68.seed-100": 2.6420,
+    "sweep.flops-4e+09.width-12.steps-216.seed-100": 2.3978,
+    "sweep.flops-4e+09.width-16.steps-136.seed-100": 2.4065,
+    "sweep.flops-4e+09.width-24.steps-69.seed-100": 2.5089,
+    "sweep.flops-4e+09.width-32.steps-41.seed-100": 2.6401,
+    "sweep.flops-8e+09.width-12.steps-432.seed-100": 2.2928,
+    "sweep.flops-8e+09.width-16.steps-272.seed-100": 2.2669,
+    "sweep.flops-8e+09.width-24.steps-137.seed-100": 2.3397,
+    "sweep.flops-8e+09.width-32.steps-83.seed-100": 2.4383,
+    "sweep.flops-8e+09.width-48.steps-40.seed-100": 2.5316,
+    "held-out.flops-1.6e+10.width-12.steps-865.seed-100": 2.2294,
+    "held-out.flops-1.6e+10.width-20.steps-375.seed-100": 2.1699,
+    "held-out.flops-1.6e+10.width-32.steps-166.seed-100": 2.2361,
+    "held-out.flops-1.6e+10.width-12.steps-865.seed-101": 2.1903,
+    "held-out.flops-1.6e+10.width-20.steps-375.seed-101": 2.1683,
+    "held-out.flops-1.6e+10.width-32.steps-166.seed-101": 2.2368,
 }
 """Losses of the quick tier on Shakespeare."""
 
@@ -72,7 +72,7 @@ def numbers(
 ) -> dict[str, Any]:
     """As if the default tier's models obeyed a law, but for noise."""
     random, found = np.random.default_rng(0), dict[str, Any]()
-    for part in scaling_parts("default", 0):
+    for part in scaling_parts(Plan("default", 0)):
         row = row_of(part.name, 1.0) if "width" in part.name else refit
         if "loss" in row:
             row["loss"] = law(row["parameters"], row["tokens"]) * float(
@@ -108,7 +108,7 @@ def test_the_quick_tiers_losses_give_its_verdict(
         "published.samples-20": refit,
         **{name: row_of(name, loss) for name, loss in MEASURED.items()},
     }
-    assert set(found) == {part.name for part in scaling_parts("quick", 0)}
+    assert set(found) == {part.name for part in scaling_parts(Plan("quick"))}
     checks = judge_scaling_laws(found)
     assert [check.holds for check in checks] == [True, None, True, True, None, None, True], checks
     assert verdict_of(checks) == "inconclusive"
@@ -189,7 +189,7 @@ def test_the_best_width_beats_its_neighbours() -> None:
 
 @pytest.mark.parametrize("tier", ["quick", "default", "full"])
 def test_every_budget_is_spent_and_none_is_held_out_and_swept(tier: Any) -> None:
-    names = [part.name for part in scaling_parts(tier, 0)]
+    names = [part.name for part in scaling_parts(Plan(tier, 0))]
     assert len(set(names)) == len(names)
     assert sum(name.startswith("sweep") for name in names) >= (10 if tier == "quick" else 20)
     for name in names[1:]:

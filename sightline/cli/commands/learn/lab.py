@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,7 +17,7 @@ from sightline.cli.ui.completion import experiment_names
 from sightline.cli.ui.options.groups import OPTIONS, command_with_actions
 from sightline.cli.ui.options.text import OutputOptions
 from sightline.cli.ui.options.values import Count
-from sightline.cli.ui.output import write, write_json
+from sightline.cli.ui.output import note, write, write_json
 from sightline.errors import InputError, nearest
 from sightline.terminal.console import Console
 
@@ -83,14 +84,26 @@ def experiment_dict(experiment: Experiment) -> dict[str, Any]:
 class LabOptions:
     """How long an experiment takes, and its seed."""
 
-    seed: Count = 0
-    """The first of the seeds."""
+    seed: Count = 100
+    """The first of the seeds, at least 100; learning rates are chosen with those below."""
 
     quick: bool = False
     """At most a minute per experiment: fewer seeds, smaller sizes."""
 
     full: bool = False
     """All seeds and sizes, however long it takes."""
+
+    settle: bool = False
+    """Measure more seeds, as many as the experiment declares, for checks that are undecided."""
+
+    minutes: Annotated[float | None, Parameter(show_default="no limit")] = None
+    """Stop after this time; run again to continue."""
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not self.minutes > 0:
+            raise InputError(
+                f"--minutes {self.minutes:g}", expected="more than 0", fix="--minutes 30"
+            )
 
     def tier(self) -> Tier:
         if self.quick and self.full:
@@ -127,8 +140,9 @@ def run(
 
     tier = options.tier()
     experiments = list(EXPERIMENTS.values()) if name == "all" else [find_experiment(name)]
+    until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     findings = [
-        run_experiment(experiment, out, tier, options.seed or 0, silent=output.json)
+        run_experiment(experiment, out, tier, options, silent=output.json, until=until)
         for experiment in experiments
     ]
     if output.json:
@@ -138,7 +152,13 @@ def run(
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, tier: Tier, seed: int, *, silent: bool
+    experiment: Experiment,
+    out: Path,
+    tier: Tier,
+    options: LabOptions,
+    *,
+    silent: bool,
+    until: float | None = None,
 ) -> Finding:
     """Run one experiment with its progress on stderr, and show its finding."""
     from sightline.lab.executor import finding, steps
@@ -152,13 +172,18 @@ def run_experiment(
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(experiment.name, total=None)
-        for step in steps(experiment, out, tier=tier, seed=seed):
+        seed = options.seed
+        assert seed is not None
+        for step in steps(experiment, out, tier=tier, seed=seed, settle=options.settle):
             bar.update(
                 task,
                 total=step.of,
                 completed=step.number,
                 description=f"{experiment.name} {step.part}",
             )
+            if until is not None and time.monotonic() > until:
+                note(f"{experiment.name}: the time is over; run it again to continue")
+                break
     result = finding(experiment, out, tier=tier, seed=seed)
     assert result is not None
     with result.using_numbers():
@@ -171,6 +196,8 @@ def run_experiment(
 
 def show_finding(finding: Finding, paths: list[Path], screen: Console) -> None:
     """The claim, the checks and the verdict."""
+    from sightline.lab.report import design_lines
+
     experiment = finding.experiment
     screen.rule(Text(experiment.title.en, "bold"), align="left")
     screen.print(
@@ -179,10 +206,14 @@ def show_finding(finding: Finding, paths: list[Path], screen: Console) -> None:
         )
     )
     for check in finding.checks:
-        screen.print(f"  {MARKS[check.holds]} {check.statement.en}: {check.measured}")
-    time = f"  {finding.tier}, {finding.seconds:.1f} core-seconds"
+        screen.print(
+            f"  {MARKS[check.holds]} {check.statement.en}: {finding.measured(check)}", markup=False
+        )
+    duration = f"  {finding.tier}, {finding.seconds:.1f} core-seconds"
+    for line in design_lines(finding):
+        screen.print(f"  {line['en']}", style="dim", markup=False)
     screen.print(
-        Text.assemble("\n", (finding.verdict, f"bold {STYLES[finding.verdict]}"), (time, "dim"))
+        Text.assemble("\n", (finding.verdict, f"bold {STYLES[finding.verdict]}"), (duration, "dim"))
     )
     for path in paths:
         screen.print(str(path), style="dim", soft_wrap=True)
@@ -204,7 +235,14 @@ def show_verdicts(findings: list[Finding], out: Path, screen: Console) -> None:
 def finding_dict(finding: Finding) -> dict[str, Any]:
     """A finding as a JSON object."""
     checks = [
-        {"says": check.statement.en, "holds": check.holds, "found": check.measured}
+        {
+            "says": check.statement.en,
+            "holds": check.holds,
+            "found": check.measured,
+            "effect": check.effect,
+            "seeds": max((one.seeds for one in check.decisions), default=None),
+            "seeds_needed": check.power.needed if check.power else None,
+        }
         for check in finding.checks
     ]
     result = {
@@ -215,6 +253,10 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
         "checks": checks,
     }
     return result | {
+        "rates": {
+            arm: {"rate": tuned.rate, "at_edge": tuned.at_edge, "scores": dict(tuned.scores)}
+            for arm, tuned in finding.rates.items()
+        },
         "core_seconds": finding.seconds,
         "complete": finding.complete,
         "versions": dict(finding.versions),
