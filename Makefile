@@ -93,8 +93,8 @@ stubs: $(READY) ## sightline/_native.pyi, from the compiled module
 	@$(PYTHON) -m nanobind.stubgen -q -m sightline._native -o sightline/_native.pyi
 	@$(VENV)/bin/ruff check -q --fix sightline/_native.pyi && $(VENV)/bin/ruff format -q sightline/_native.pyi
 
-pages: $(READY) ## docs/architecture.md's tree and docs/benchmarks.md's tables, from the files themselves
-	@$(PYTHON) tools/pages.py
+pages: $(READY) ## docs/architecture.md's tree and docs/benchmarks.md's tables and docs/laboratory/notes.md, from their sources
+	@$(PYTHON) -m tools.pages
 
 clean: ## remove the environment and caches
 	@rm -rf $(VENV) build .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist *.egg-info

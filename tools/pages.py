@@ -1,5 +1,5 @@
-"""`make pages`: the tree of docs/architecture.md from the modules' docstrings, and the tables of
-docs/benchmarks.md from bench/results."""
+"""`make pages`: the tree of docs/architecture.md from the modules' docstrings, the tables of
+docs/benchmarks.md from bench/results, and docs/laboratory/notes from its rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+
+from tools import notes
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {
@@ -216,6 +218,7 @@ def main() -> None:
     fresh = f"<!-- bench -->{table()}<!-- /bench -->"
     text = re.sub(r"<!-- bench -->.*<!-- /bench -->", lambda _: fresh, text, flags=re.DOTALL)
     benchmarks.write_text(text, encoding="utf-8")
+    notes.write()
 
 
 if __name__ == "__main__":
