@@ -21,10 +21,12 @@ TEXTS = {
     "intro": {
         "en": "What lecture notes say about the Transformer, in their order, and what makes each"
         " statement true here: a command, an experiment with its verdict, or a few lines of Python"
-        " (after `import torch, sightline as sl` and `torch.manual_seed(0)`). Where the notes are wrong, the correct value stands in bold.",
+        " (after `import torch, sightline as sl` and `torch.manual_seed(0)`). Where the"
+        " notes are wrong, the correct value stands in bold.",
         "ja": "Transformer についての講義ノートの主張を順に並べ、それぞれを確かめる手段（コマンド、"
         "判定付きの実験、数行の Python）を添える。"
-        "Python は `import torch, sightline as sl` と `torch.manual_seed(0)` のあとに実行する。誤りには正しい値を太字で示す。",
+        "Python は `import torch, sightline as sl` と `torch.manual_seed(0)` のあとに実行する。"
+        "誤りには正しい値を太字で示す。",
     },
     "says": {"en": "the notes say", "ja": "ノートの主張"},
     "shown": {"en": "shown by", "ja": "確かめる手段"},
