@@ -124,6 +124,7 @@ class Process:
                 reply = receive(self.running.stdout)
         finally:
             timer.cancel()
+            timer.join()
             if reply is None:  # also after Ctrl-C: half an answer may be in the pipe
                 self.stop()
         return reply

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,22 @@ def test_memory_is_limited(asked: Sandbox) -> None:
     assert asked.ask(["memory", 1 << 20]) == 1 << 20
     assert asked.ask(["memory", 1 << 30]) is None
     assert asked.ask(["memory", 1 << 20]) == 1 << 20
+
+
+def test_its_timer_has_ended_with_the_answer(
+    asked: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What native code prints to stderr is held back only where no other thread runs."""
+
+    class LateTimer(threading.Timer):
+        def run(self) -> None:
+            super().run()
+            time.sleep(0.2)
+
+    monkeypatch.setattr(threading, "Timer", LateTimer)
+    before = threading.active_count()
+    asked.ask(["echo", 1])
+    assert threading.active_count() == before
 
 
 def test_threads_take_turns(asked: Sandbox) -> None:

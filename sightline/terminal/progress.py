@@ -119,3 +119,4 @@ def waiting(text: str, *, after: float = 0.3) -> Generator[None]:
             is_done = True
         timer.cancel()
         status.stop()
+        timer.join()
