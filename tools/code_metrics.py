@@ -131,7 +131,7 @@ def share(claims: Iterator[bool]) -> float:
 
 
 def row(name: str, cells: list[str]) -> str:
-    return f"{name:<42}" + "".join(f"{cell:>18}" for cell in cells)
+    return f"{name:<42}" + "".join(f"  {cell:>20}" for cell in cells)
 
 
 def table(metrics: dict[str, Metrics]) -> str:
