@@ -81,3 +81,10 @@ def short_repr(value: object) -> str:
     """A value as it would be typed, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
+
+
+def short_reason(error: BaseException) -> str:
+    """What another library's exception says, on one line and cut where it is long; its type where
+    it says nothing."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else text[:159] + "…"

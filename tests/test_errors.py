@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import sightline
-from sightline.errors import InputError, SightlineError
+from sightline.errors import InputError, SightlineError, short_reason
 
 
 def classes(of: type[SightlineError] = SightlineError) -> Iterator[type[SightlineError]]:
@@ -70,3 +70,9 @@ def test_an_error_with_a_signature_of_its_own_survives_pickling() -> None:
     back = pickle.loads(pickle.dumps(error))
     assert same(back, error)
     assert (back.number, back.fix) == (7, "another number")
+
+
+def test_another_librarys_message_is_one_short_line() -> None:
+    assert short_reason(ValueError("line 1\n  line 2")) == "line 1 line 2"
+    assert short_reason(ValueError()) == "ValueError"
+    assert len(short_reason(ValueError("x" * 10_000))) == 160

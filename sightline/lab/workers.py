@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, short_reason
 from sightline.lab.experiment import Experiment, ExperimentPart, Plan
 from sightline.lab.results import to_json_numbers
 from sightline.lab.tuning import PILOT_SEED
@@ -73,9 +73,8 @@ def part_error(experiment: str, part: str, error: Exception) -> PartError:
         return PartError(
             f"{experiment}, part {part}: {error.seen}", expected=error.expected, fix=error.fix
         )
-    reason = " ".join(str(error).split())[:200]
     wrapped = PartError(
-        f"{experiment}, part {part} failed with {type(error).__name__}: {reason}",
+        f"{experiment}, part {part} failed with {type(error).__name__}: {short_reason(error)}",
         fix=rerun_hint(experiment),
     )
     wrapped.add_note("".join(traceback.format_exception(error)))

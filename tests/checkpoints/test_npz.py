@@ -146,3 +146,15 @@ def test_an_archive_that_does_not_begin_with_a_member_is_refused_as_numpy_refuse
         np.load(path, allow_pickle=False)
     with pytest.raises(CheckpointError, match="does not have the magic bytes of an"):
         npz.read_npz(path)
+
+
+def test_a_message_does_not_quote_a_damaged_archive_at_length(tmp_path: Path) -> None:
+    path = archive(tmp_path / "model.npz", bart(), META)
+    with zipfile.ZipFile(path) as file:
+        start = file.getinfo("meta_json.npy").header_offset
+    data = bytearray(path.read_bytes())
+    data[start + 26 : start + 28] = (1200).to_bytes(2, "little")  # the length of the member's name
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="is broken") as caught:
+        npz.read_npz(path)
+    assert len(str(caught.value)) < 400 + len(str(path))

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from sightline.checkpoints.source import Entry, ReadTensor, Source
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, short_reason
 from sightline.files.mapped import MappedFile
 from sightline.text.vocabulary.vocabulary import CONTROL, NORMAL, UNKNOWN, Vocabulary
 
@@ -66,7 +66,8 @@ def _open_archive(file: MappedFile) -> zipfile.ZipFile:
         return zipfile.ZipFile(file.where)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise CheckpointError(
-            f"{file.where}: is not an .npz archive ({error})", fix="fetch the file again"
+            f"{file.where}: is not an .npz archive ({short_reason(error)})",
+            fix="fetch the file again",
         ) from None
 
 
@@ -113,12 +114,12 @@ def _unpack(file: MappedFile, member: zipfile.ZipInfo, length: int | None = None
         RuntimeError,
     ) as error:
         raise CheckpointError(
-            f"{file.where}: member {member.filename!r} is broken ({error})",
+            f"{file.where}: member {member.filename!r} is broken ({short_reason(error)})",
             fix="fetch the file again",
         ) from None
     except Exception as error:  # zlib.error and lzma's have no common parent
         raise CheckpointError(
-            f"{file.where}: member {member.filename!r} cannot be unpacked ({error})",
+            f"{file.where}: member {member.filename!r} cannot be unpacked ({short_reason(error)})",
             fix="fetch the file again",
         ) from None
     return data
@@ -134,9 +135,8 @@ def _read_array_header(
         head = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran_order, dtype = head(stream, max_header_size=MOST_ARRAY_HEADER)
     except Exception as error:  # the header is Python source, so errors are of any kind
-        reason = " ".join(str(error).split())[:100]
         raise CheckpointError(
-            f"{file.where}: member {member.filename!r} is not an array ({reason})",
+            f"{file.where}: member {member.filename!r} is not an array ({short_reason(error)})",
             fix="fetch the file again",
         ) from None
     length = dtype.itemsize
@@ -207,7 +207,8 @@ def _read_meta(file: MappedFile, members: dict[str, zipfile.ZipInfo]) -> dict[st
         meta = json.loads(text)
     except (ValueError, IndexError, RecursionError) as error:
         raise CheckpointError(
-            f"{file.where}: meta_json is not JSON ({error})", fix="fetch the file again"
+            f"{file.where}: meta_json is not JSON ({short_reason(error)})",
+            fix="fetch the file again",
         ) from None
     if not isinstance(meta, dict):
         raise CheckpointError(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, short_reason
 from sightline.text.engines.native_stderr import hold_stderr
 from sightline.text.vocabulary.vocabulary import Vocabulary
 
@@ -70,9 +70,8 @@ def call_native(where: Any, what: str, call: Callable[[], Result]) -> Result:
     except (KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit, CheckpointError):
         raise
     except BaseException as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
         raise CheckpointError(
-            f"{where}: the tokenizer cannot {what} ({reason})",
+            f"{where}: the tokenizer cannot {what} ({short_reason(error)})",
             fix="fetch the tokenizer's files again",
         ) from None
 

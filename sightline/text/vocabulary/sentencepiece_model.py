@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from sightline.errors import CheckpointError
+from sightline.errors import CheckpointError, short_reason
 from sightline.text.vocabulary.vocabulary import (
     BYTE,
     CONTROL,
@@ -75,7 +75,8 @@ def parse_sentencepiece(where: Path, data: bytes) -> Vocabulary:
         return _parse_model(where, data)
     except (IndexError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise CheckpointError(
-            f"{where}: is not a SentencePiece model ({error})", fix="fetch the file again"
+            f"{where}: is not a SentencePiece model ({short_reason(error)})",
+            fix="fetch the file again",
         ) from None
 
 

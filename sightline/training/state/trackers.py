@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sightline.errors import InputError, nearest
+from sightline.errors import InputError, nearest, short_reason
 from sightline.training.loop import StepEvent
 from sightline.training.run import Evaluated, Event
 
@@ -110,9 +110,9 @@ def open_sinks(names: Iterable[str], folder: Path, settings: dict[str, Any]) -> 
                 f"{name} is not installed", fix=f"pip install {name}, or leave --track {name} out"
             ) from None
         except Exception as error:  # a login that is missing, a server that does not answer
-            why = " ".join(str(error).split())[:200]
             raise InputError(
-                f"{name} does not start: {why}", fix=f"set it up, or leave --track {name} out"
+                f"{name} does not start: {short_reason(error)}",
+                fix=f"set it up, or leave --track {name} out",
             ) from None
     return Sinks(sinks)
 

@@ -15,7 +15,7 @@ from sightline.cli.ui.options.groups import OPTIONS
 from sightline.cli.ui.options.text import OutputOptions
 from sightline.cli.ui.options.values import Count
 from sightline.cli.ui.output import write
-from sightline.errors import InputError, nearest, short_repr
+from sightline.errors import InputError, nearest, short_reason, short_repr
 from sightline.files.regular import read_text_file
 
 if TYPE_CHECKING:
@@ -134,9 +134,8 @@ def read_toml(file: Path) -> dict[str, Any]:
             fix="check the path",
         ) from None
     except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{file}: is not TOML ({reason})",
+            f"{file}: is not TOML ({short_reason(error)})",
             expected="lines like steps = 500",
             fix="correct the file",
         ) from None
