@@ -195,7 +195,8 @@ class Model:
         """
         request = self._as_request(prompt, options)
         beams = options.get("beams", 1)
-        watch = self._watch(options, None)
+        runs_again = beams != 1 or not self._can_record
+        watch = None if runs_again else self._watch(options, None)
         if beams != 1:
             generation = best_of_beams(
                 self.runner,
@@ -207,12 +208,12 @@ class Model:
         else:
             pieces = self._stream(request, watch=watch)
             generation = gather(pieces, prompt_tokens=request.prompt_tokens)
-        if watch is not None:
+        if options.get("trace"):
             read = [*request.prompt, *generation.tokens[:-1]]
             source_text = ""
             if isinstance(prompt, str) and request.source is not None:
                 source_text = prompt
-            trace = watch.trace if beams == 1 else self._trace_again
+            trace = self._trace_again if watch is None else watch.trace
             generation.trace = trace(read, source=request.source, source_text=source_text)
         return generation
 
@@ -284,6 +285,11 @@ class Model:
         )
 
     @property
+    def _can_record(self) -> bool:
+        """Whether a pass that generates can be recorded: by torch, or by the engine's decoders."""
+        return self.precision is None or self._native_decoder is not None
+
+    @property
     def _native_decoder(self) -> NativeRunner | None:
         """The native engine, if it generates the text and can be recorded."""
         runner = None if self.precision is None else self.runner
@@ -321,8 +327,8 @@ class Model:
         sat").weights(layer=5, head=1)`.
 
         An encoder–decoder reads `source` and is traced on the target `text`; with only one text, it
-        translates that first. `what` may name more of `sl.QUANTITIES` to record, and `layers`
-        selects some of the layers.
+        translates that first, as `translate` does. `what` may name more of `sl.QUANTITIES` to
+        record, and `layers` selects some of the layers.
         """
         from sightline.tasks.tracing import trace
 
@@ -334,6 +340,7 @@ class Model:
                 source,
                 layers=layers,
                 what=what,
+                translate=self.translate,
                 native=self._native_decoder,
             )
         )

@@ -3,7 +3,7 @@ it first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sightline.checkpoints.defaults import Defaults
@@ -12,9 +12,9 @@ from sightline.engine.runner import NativeRunner
 from sightline.errors import InputError, short_repr
 from sightline.generation.decode import check_ids
 from sightline.lens.trace.native import native_trace
-from sightline.lens.trace.subject import Subject, eval_transformer
+from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace, trace_of
-from sightline.tasks.translate import start_of, translate
+from sightline.tasks.translate import Translation, start_of
 from sightline.text.engines.marian import MarianEngine
 from sightline.text.tokenizer import Tokenizer
 
@@ -29,10 +29,14 @@ def trace(
     *,
     layers: Iterable[int] | None,
     what: Iterable[str],
+    translate: Callable[[str], Translation],
     native: NativeRunner | None = None,
 ) -> Trace:
     """One recorded forward pass over a text. The decoder of an encoder–decoder begins with its
-    start token, which is put before `text`. With `native`, the native engine runs the pass."""
+    start token, which is put before `text`.
+
+    With `native`, the native engine runs the pass. It cannot record encoders and encoder–decoders:
+    torch runs their pass, also where the engine runs `translate`."""
     config = (subject.transformer if native is None else native).config
     tokenizer = subject.tokenizer
     if config.encoder is None or config.decoder is None:
@@ -52,7 +56,7 @@ def trace(
     source_ids = check_ids_fit("source", ids_of(tokenizer, read), config.encoder)
     start = start_of(defaults, tokenizer)
     if source is None:
-        target, target_text = translate_first(subject, defaults, text)
+        target, target_text = translate_first(translate, text)
     else:
         target = target_ids(tokenizer, text)
         target_text = text_or_empty(text)
@@ -68,22 +72,17 @@ def trace(
     )
 
 
-def translate_first(subject: Subject, defaults: Defaults, text: Text) -> tuple[list[int], str]:
+def translate_first(
+    translate: Callable[[str], Translation], text: Text
+) -> tuple[list[int], str]:
     """The model's own translation, without its last token, which the decoder never reads."""
-    if not isinstance(text, str) or subject.tokenizer is None:
+    if not isinstance(text, str):
         raise InputError(
             "token ids for an encoder–decoder, without their source",
             expected="both",
             fix="trace(target, source=source)",
         )
-    translation = translate(
-        eval_transformer(subject),
-        subject.tokenizer,
-        defaults,
-        text,
-        beams=None,
-        length_penalty=None,
-    )
+    translation = translate(text)
     return translation.tokens[:-1], translation.text
 
 

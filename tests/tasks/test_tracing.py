@@ -11,7 +11,10 @@ import torch
 
 import sightline as sl
 from sightline.checkpoints.defaults import Defaults
+from sightline.kernels import library as kernels
+from sightline.lens.trace.native import BY_TORCH
 from sightline.tasks.tracing import as_ids
+from sightline.tasks.translate import translate
 from sightline.text.tokenizer import Tokenizer
 from tests.support.letter_tokenizer import tokenizer
 from tests.support.pair_models import WORDS, defaults_of, pair
@@ -85,6 +88,38 @@ def test_one_text_is_translated_first(name: str, beams: int) -> None:
     )
     again = model.trace(expected.tokens[:-1], source="the cat sat")
     assert torch.equal(found.logits, again.logits)
+
+
+@pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
+def test_the_engine_that_translates_also_translates_before_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In int8 the engines may write different translations. The pass that is traced is torch's."""
+    model = translator(num_beams=2)
+    model.precision = "int8"
+    runners = []
+
+    def recorded(runner: Any, *arguments: Any, **options: Any) -> Any:
+        runners.append(runner)
+        return translate(runner, *arguments, **options)
+
+    monkeypatch.setattr("sightline.model.translate", recorded)
+    found = model.trace("the cat sat")
+    assert runners == [model.runner]
+    expected = model.translate("the cat sat")
+    assert [token.id for token in found.tokens] == [2, *expected.tokens[:-1]]
+    assert found.notes == (BY_TORCH,)
+
+
+@pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
+def test_what_the_engine_generates_is_traced_by_torch_with_a_note() -> None:
+    model = translator()
+    model.precision = "int8"
+    found = model.generate("the cat sat", max_tokens=4, trace=True)
+    assert found.tokens == model.generate("the cat sat", max_tokens=4).tokens
+    assert found.trace.notes == (BY_TORCH,)
+    read = [token.id for token in found.trace.tokens]
+    assert read == [2, *found.tokens[:-1]]
 
 
 REFUSED: list[tuple[Any, Any, str]] = [
