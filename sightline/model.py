@@ -21,9 +21,8 @@ from torch import Tensor
 
 from sightline.checkpoints.defaults import Defaults
 from sightline.checkpoints.engine_choice import dtype_named
-from sightline.checkpoints.formats.writing import save_folder
 from sightline.checkpoints.pooling import Pooling
-from sightline.checkpoints.save import keys_for, save_gguf, tensors_of
+from sightline.checkpoints.save import save_gguf, save_model_folder, tensors_of
 from sightline.checkpoints.source import Source
 from sightline.checkpoints.tokenizer_files import tokenizer_files
 from sightline.config import Classifier, ModelConfig
@@ -47,7 +46,14 @@ from sightline.record import ATTENTION, record_nothing
 from sightline.tasks.classify import Classification, classify
 from sightline.tasks.embed import embed
 from sightline.tasks.fill import Filling, fill
-from sightline.tasks.request import Options, encode_prompt, make_request, require_tokenizer
+from sightline.tasks.request import (
+    Options,
+    check_prompt,
+    encode_prompt,
+    make_request,
+    refuse_beams,
+    require_tokenizer,
+)
 from sightline.tasks.score import Score, score
 from sightline.tasks.translate import Translation, translate
 from sightline.text.chat import Message, chat_ids, turn_end
@@ -82,7 +88,7 @@ class Model:
         name: str = "",
         precision: Precision | None = None,
     ) -> None:
-        self._weights = as_lazy(transformer)
+        self._weights = LazyTransformer.of(transformer)
         self.tokenizer = tokenizer
         self.family = family
         self.head = head
@@ -499,12 +505,14 @@ class Model:
                 )
             )
             return path
-        kind = dtype_named(dtype) if dtype else next(self.transformer.parameters()).dtype
-        save_folder(
+        save_model_folder(
             path,
-            dict(tensors_of(self.transformer, family, self.head, dtype=kind)),
-            keys=keys_for(self.keys or own_keys(self.config), kind, family=family, head=self.head),
+            self.transformer,
+            family=family,
+            head=self.head,
+            keys=self.keys or own_keys(self.config),
             files=tokenizer_files(self.source, self.tokenizer),
+            dtype=dtype_named(dtype) if dtype else None,
             overwrite=overwrite,
         )
         return path
@@ -522,27 +530,3 @@ def torch_device(device: str | torch.device) -> torch.device:
             fix='model.to("cpu")',
         ) from None
     return target
-
-
-def check_prompt(prompt: object) -> None:
-    """A list of texts is the most common mistake."""
-    if isinstance(prompt, list | tuple) and any(isinstance(item, str) for item in prompt):
-        raise InputError(
-            "a list of texts", expected="one text", fix="model.generate_many([…]) for several"
-        )
-
-
-def as_lazy(transformer: Transformer | LazyTransformer) -> LazyTransformer:
-    return (
-        transformer if isinstance(transformer, LazyTransformer) else LazyTransformer.of(transformer)
-    )
-
-
-def refuse_beams(options: Options) -> None:
-    """Refuse beam search for a streamed text."""
-    if options.get("beams", 1) != 1:
-        raise InputError(
-            "a beam search, which is not known before its end",
-            expected="generate",
-            fix="model.generate(…, beams=4)",
-        )

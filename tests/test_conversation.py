@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> sl.Model:
     return sl.load(make_folder(tmp_path_factory.mktemp("chat")), engine="torch")
 
 
-def said(conversation: Conversation, text: str) -> list[int]:
+def output(conversation: Conversation, text: str) -> list[int]:
     """The tokens of the whole answer."""
     return [piece.event.token for piece in conversation.say(text)]
 
@@ -64,7 +64,7 @@ def test_with_reuse_is_without(options: dict[str, object], model: sl.Model) -> N
     conversation = Conversation(model, system="the dog", **options)
     for turn, text in enumerate(["the cat", "on the mat 猫", "🙂 <|im_end|> and the log", "the"]):
         expected = fresh(conversation, text)
-        assert said(conversation, text) == expected
+        assert output(conversation, text) == expected
         assert (conversation.figures.reused_tokens > 0) == (turn > 0)
         assert conversation.exchanges[-1].answer == model.tokenizer.decode(expected)
     roles = [message["role"] for message in conversation.messages]
@@ -88,7 +88,7 @@ def test_only_what_is_new_is_computed(options: dict[str, object], model: sl.Mode
                 len(before),
             )
             computed.clear()
-            answer = said(conversation, text)
+            answer = output(conversation, text)
             figures = conversation.figures
             assert (figures.prompt_tokens, figures.reused_tokens, figures.new_tokens) == (
                 len(ids),
@@ -132,7 +132,7 @@ def interrupt_layer(conversation: Conversation, text: str) -> None:
     ][-1]
     handle = last.register_forward_hook(press)
     with pytest.raises(KeyboardInterrupt):
-        said(conversation, text)
+        output(conversation, text)
     handle.remove()
 
 
@@ -152,7 +152,7 @@ def interrupt_cutting(conversation: Conversation, text: str) -> None:
         patch.setattr(kind, "truncate", press)
         conversation.system = "the log"
         with pytest.raises(KeyboardInterrupt):
-            said(conversation, text)
+            output(conversation, text)
     conversation.system = None
 
 
@@ -161,13 +161,13 @@ def test_a_cut_answer_does_no_harm(
     cut: Callable[[Conversation, str], None], model: sl.Model
 ) -> None:
     conversation = Conversation(model, **WARM)
-    said(conversation, "the cat")
+    output(conversation, "the cat")
     cut(conversation, "the dog and the log")
     if cut is interrupt_cutting:
         assert len(conversation.exchanges) == 1
     for text in ["on the mat", "sat"]:
         expected = fresh(conversation, text)
-        assert said(conversation, text) == expected
+        assert output(conversation, text) == expected
 
 
 def test_what_was_shown_is_kept(model: sl.Model) -> None:
@@ -175,7 +175,7 @@ def test_what_was_shown_is_kept(model: sl.Model) -> None:
     shown = "".join(piece.text for piece in islice(conversation.say("the cat"), 5))
     conversation.undo()
     first = "".join(piece.text for piece in islice(conversation.say("the cat"), 5))
-    said(conversation, "the dog")
+    output(conversation, "the dog")
     assert first == shown
     assert conversation.exchanges[0] == Exchange("the cat", shown, "cut")
     assert conversation.exchanges[1].ended == "length"
@@ -197,7 +197,7 @@ def test_the_templates_end_ends_an_answer(model: sl.Model) -> None:
     tokenizer = Tokenizer(model.tokenizer.engine, chat_template=template)
     end, answer = (
         tokenizer.id_of("<|im_end|>"),
-        said(Conversation(sl.Model(model.transformer, tokenizer), max_tokens=6), "the cat"),
+        output(Conversation(sl.Model(model.transformer, tokenizer), max_tokens=6), "the cat"),
     )
     assert answer[0] != answer[1]
     swapped = deepcopy(model.transformer)
@@ -205,22 +205,22 @@ def test_the_templates_end_ends_an_answer(model: sl.Model) -> None:
     rows[[end, answer[1]]] = rows[[answer[1], end]]
     conversation = Conversation(sl.Model(swapped, tokenizer), max_tokens=6)
     assert conversation.model.defaults.end == ()
-    assert said(conversation, "the cat") == [answer[0], end]
+    assert output(conversation, "the cat") == [answer[0], end]
     assert conversation.exchanges == [Exchange("the cat", tokenizer.decode(answer[:1]), "stop")]
 
 
 def test_undo_reset_and_another_system_message(model: sl.Model) -> None:
     conversation = Conversation(model, **WARM)
-    first, second = said(conversation, "the cat"), said(conversation, "the dog")
+    first, second = output(conversation, "the cat"), output(conversation, "the dog")
     assert conversation.undo() == "the dog"
-    assert said(conversation, "the dog") == second
+    assert output(conversation, "the dog") == second
     conversation.system = "the mat"
     expected = fresh(conversation, "the log")
-    assert said(conversation, "the log") == expected
+    assert output(conversation, "the log") == expected
     conversation.reset()
     assert conversation.messages == [{"role": "system", "content": "the mat"}]
     conversation.system = None
-    assert said(conversation, "the cat") == first
+    assert output(conversation, "the cat") == first
     conversation.undo()
     with pytest.raises(sl.InputError, match="nothing to undo"):
         conversation.undo()
@@ -235,9 +235,9 @@ def test_the_native_engine_reuses_as_well(precision: Precision, model: sl.Model)
     conversation = Conversation(native, system="the dog", **WARM)
     for text in ("the cat sat", "on the mat", "and the log"):
         wanted = fresh(conversation, text)
-        assert said(conversation, text) == wanted
+        assert output(conversation, text) == wanted
         conversation.undo()
-        assert said(conversation, text) == wanted
+        assert output(conversation, text) == wanted
 
 
 def test_a_full_context_leaves_out_the_oldest(model: sl.Model) -> None:
@@ -245,7 +245,7 @@ def test_a_full_context_leaves_out_the_oldest(model: sl.Model) -> None:
     left_out: list[int] = []
     for turn in range(9):
         text = f"the cat {turn} sat on the mat and the dog sat on the log" * 2
-        tokens = said(conversation, text)
+        tokens = output(conversation, text)
         figures = conversation.figures
         left_out.append(figures.left_out)
         seen = Conversation(model, system="the system stays", **conversation.options)
@@ -263,7 +263,7 @@ def test_a_full_context_leaves_out_the_oldest(model: sl.Model) -> None:
 
 def test_a_message_that_is_too_long_is_refused_with_both_numbers(model: sl.Model) -> None:
     conversation = Conversation(model, **WARM)
-    said(conversation, "the cat")
+    output(conversation, "the cat")
     ids = chat_ids(model.tokenizer, [{"role": "user", "content": TEXT}])
     with pytest.raises(
         sl.InputError,
@@ -272,12 +272,12 @@ def test_a_message_that_is_too_long_is_refused_with_both_numbers(model: sl.Model
         conversation.say(TEXT)
     assert len(conversation.exchanges) == 1
     expected = fresh(conversation, "the dog")
-    assert said(conversation, "the dog") == expected
+    assert output(conversation, "the dog") == expected
 
 
 def test_saved_is_read(model: sl.Model, tmp_path: Path) -> None:
     conversation = Conversation(model, system="the mat", stop=["dog log"], **WARM)
-    said(conversation, "the cat 猫")
+    output(conversation, "the cat 猫")
     list(islice(conversation.say("the dog"), 4))
     path = conversation.save(tmp_path / "talk.json")
     plain = json.loads(path.read_text(encoding="utf-8"))
@@ -288,7 +288,7 @@ def test_saved_is_read(model: sl.Model, tmp_path: Path) -> None:
     for again in (Conversation.read(path), Conversation.read(path, model=model)):
         assert again.messages == conversation.messages
         assert again.exchanges == conversation.exchanges
-        assert said(again, "the log") == said(conversation, "the log")
+        assert output(again, "the log") == output(conversation, "the log")
         conversation.undo()
     assert [file.name for file in tmp_path.iterdir()] == ["talk.json"]
 
@@ -372,8 +372,8 @@ def test_models_that_cannot_chat(model: sl.Model) -> None:
 
 def test_what_the_makers_recommend() -> None:
     assert recommended_options(Defaults()) == {"temperature": 0.7, "repetition_penalty": None}
-    said = Defaults(sample=True, top_k=0, top_p=0.8, repetition_penalty=1.1)
-    assert recommended_options(said) == {
+    output = Defaults(sample=True, top_k=0, top_p=0.8, repetition_penalty=1.1)
+    assert recommended_options(output) == {
         "temperature": 1.0,
         "top_k": None,
         "top_p": 0.8,

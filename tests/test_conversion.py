@@ -16,5 +16,5 @@ def test_what_is_left_out_of_a_gguf_file_is_said(
     """The pooler of a BERT was dropped in silence."""
     make("bert").save_pretrained(tmp_path / "bert")
     assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "bert.gguf")]) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert "note: pooler.dense.weight is left out: GGUF cannot store it" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert "note: pooler.dense.weight is left out: GGUF cannot store it" in output

@@ -31,11 +31,11 @@ def blocks(page: str) -> list[str]:
 )
 def test_the_python_of_a_page_runs(page: str) -> None:
     space: dict[str, object] = {}
-    found = blocks(page)
-    assert found
+    result = blocks(page)
+    assert result
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            for code in found:
+            for code in result:
                 exec(code, space)
     except UnreachableError as error:
         pytest.skip(str(error))
@@ -56,7 +56,7 @@ def test_links_and_pictures_are_there(page: str) -> None:
 
 
 def test_the_readmes_links_and_pictures_are_there() -> None:
-    found = targets(DOCS.parent / "README.md")
-    assert len(found) > 5
-    for target in found:
+    result = targets(DOCS.parent / "README.md")
+    assert len(result) > 5
+    for target in result:
         assert (DOCS.parent / target).exists(), target

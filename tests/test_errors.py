@@ -25,7 +25,7 @@ def all_classes() -> list[type[SightlineError]]:
     for module in pkgutil.walk_packages(sightline.__path__, "sightline."):
         importlib.import_module(module.name)
     return [
-        found for found in dict.fromkeys(classes()) if found.__module__.startswith("sightline.")
+        result for result in dict.fromkeys(classes()) if result.__module__.startswith("sightline.")
     ]
 
 
@@ -48,9 +48,9 @@ def same(one: SightlineError, other: SightlineError) -> bool:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_error_of_the_tree_survives_pickling(protocol: int) -> None:
-    found = all_classes()
-    assert len(found) >= 10
-    for kind in found:
+    result = all_classes()
+    assert len(result) >= 10
+    for kind in result:
         error = Exception.__new__(kind)
         SightlineError.__init__(error, "seen\n猫", expected="expected", fix="fix")
         error.add_note("a note")

@@ -48,8 +48,8 @@ def test_damaged_files_are_refused_in_one_line_or_read_as_the_reference_reads_th
 
 
 def test_every_format_is_a_module_and_every_module_a_format() -> None:
-    found = {path.stem for path in (ROOT / "tools" / "fuzz" / "formats").glob("*.py")}
-    assert found == {*FORMATS, "__init__", "samples", "tensors"}
+    result = {path.stem for path in (ROOT / "tools" / "fuzz" / "formats").glob("*.py")}
+    assert result == {*FORMATS, "__init__", "samples", "tensors"}
 
 
 def test_cases_are_the_same_each_time(tmp_path: Path) -> None:

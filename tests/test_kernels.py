@@ -131,7 +131,7 @@ def test_rotation_and_the_way_back(dim, pairs, rows, kind) -> None:
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
-    before, found = torch.get_num_threads(), []
+    before, result = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 8):
             torch.set_num_threads(threads)
@@ -144,11 +144,11 @@ def test_the_number_of_threads_changes_no_bit() -> None:
             out = kernels.rms_norm(
                 kernels.activate("gelu", kernels.attention(q, k, v, scale=0.2)), gain, 1e-5
             )
-            found.append([out.detach(), *torch.autograd.grad(out.square().sum(), (q, k, v, gain))])
+            result.append([out.detach(), *torch.autograd.grad(out.square().sum(), (q, k, v, gain))])
     finally:
         torch.set_num_threads(before)
     assert all(
-        torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True)
+        torch.equal(a, b) for other in result[1:] for a, b in zip(result[0], other, strict=True)
     )
 
 
@@ -183,11 +183,11 @@ def masks() -> dict[str, Mask]:
 @pytest.mark.parametrize("name", masks())
 def test_runs_are_the_predicate(name) -> None:
     mask = masks()[name]
-    found = mask.key_ranges()
-    assert found is not None
+    result = mask.key_ranges()
+    assert result is not None
     at = torch.arange(mask.keys)
     assert torch.equal(
-        (at >= found[0][..., None]) & (at < found[1][..., None]), mask.allowed()[:, 0]
+        (at >= result[0][..., None]) & (at < result[1][..., None]), mask.allowed()[:, 0]
     )
 
 
@@ -273,7 +273,7 @@ def test_gradients_of_parts_stand_side_by_side(
         torch.randn(count * 8, 24, requires_grad=True) for count in (heads, kv_heads, kv_heads)
     ]
     end = torch.arange(1, time + 1, dtype=torch.int32).expand(2, time).contiguous()
-    found, joins, cat = [], [], torch.cat
+    result, joins, cat = [], [], torch.cat
     monkeypatch.setattr(
         torch, "cat", lambda parts, *a, **k: joins.append(parts[0].shape) or cat(parts, *a, **k)
     )
@@ -286,9 +286,9 @@ def test_gradients_of_parts_stand_side_by_side(
             .sum()
         )
         joins.clear()
-        found.append(torch.autograd.grad(loss, [x, *weights]))
+        result.append(torch.autograd.grad(loss, [x, *weights]))
         assert joins == [] or time == 1  # nobody copies them into one
-    for ours, theirs in zip(*found, strict=True):
+    for ours, theirs in zip(*result, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 

@@ -51,9 +51,9 @@ def test_the_circle(name: str, dtype: str, tmp_path: Path) -> None:
     ids = tokens(40)
     with torch.no_grad():
         expected = again(ids)
-        found = ours.transformer(ids)
+        result = ours.transformer(ids)
     expected = expected.logits if hasattr(expected, "logits") else expected.last_hidden_state
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
     for key, tensor in theirs.state_dict().items():
         assert torch.equal(again.state_dict()[key], tensor.float()), key
 
@@ -97,10 +97,10 @@ def test_what_has_no_other_home_is_kept_in_our_own_format(name: str, tmp_path: P
 def test_the_laws_hold_and_are_measured(name: str, tmp_path: Path) -> None:
     class_name, options = CASES[name]
     reference(class_name, options).save_pretrained(tmp_path / "theirs")
-    found = {measured.law: measured for measured in laws.check_laws(sl.load(tmp_path / "theirs"))}
-    assert all(measured.holds for measured in found.values()), found
-    assert found["reference"].note == f"transformers {transformers.__version__}"
-    assert found["saved = loaded"].difference == 0
+    result = {measured.law: measured for measured in laws.check_laws(sl.load(tmp_path / "theirs"))}
+    assert all(measured.holds for measured in result.values()), result
+    assert result["reference"].note == f"transformers {transformers.__version__}"
+    assert result["saved = loaded"].difference == 0
 
 
 def test_a_broken_model_breaks_a_law(folder: Path) -> None:
@@ -207,7 +207,7 @@ def test_an_unknown_dtype(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("output", "words"),
     [
         ({"temperature": -1}, "temperature is -1"),
         ({"top_p": 2.0}, "top_p is 2.0"),
@@ -216,9 +216,9 @@ def test_an_unknown_dtype(folder: Path) -> None:
     ],
 )
 def test_a_generation_config_that_no_sampler_could_obey(
-    said: dict[str, Any], words: str, folder: Path
+    output: dict[str, Any], words: str, folder: Path
 ) -> None:
-    (folder / "generation_config.json").write_text(json.dumps(said))
+    (folder / "generation_config.json").write_text(json.dumps(output))
     with pytest.raises(sl.CheckpointError) as refusal:
         sl.load(folder)
     assert words in str(refusal.value)
@@ -233,7 +233,7 @@ def test_an_id_that_a_small_copy_cannot_have_is_left_out_and_said(tmp_path: Path
 
 
 def test_the_makers_defaults_are_read(folder: Path) -> None:
-    said = {
+    output = {
         "eos_token_id": [2, 5],
         "bos_token_id": 1,
         "do_sample": True,
@@ -241,7 +241,7 @@ def test_the_makers_defaults_are_read(folder: Path) -> None:
         "top_p": 0.9,
         "top_k": 50,
     }
-    (folder / "generation_config.json").write_text(json.dumps(said))
+    (folder / "generation_config.json").write_text(json.dumps(output))
     defaults = sl.load(folder).defaults
     assert (defaults.begin, defaults.end, defaults.sample) == (1, (2, 5), True)
     assert (defaults.temperature, defaults.top_p, defaults.top_k) == (0.6, 0.9, 50)
@@ -261,17 +261,17 @@ def watched_model(name: str) -> sl.Model:
     )
 
 
-def seen_at_once(model: sl.Model, found: Any) -> None:
+def seen_at_once(model: sl.Model, result: Any) -> None:
     """Every map of a generation's trace is that of one pass over the finished text."""
-    ids = [token.id for token in found.trace.tokens]
-    if found.trace.source is None:
+    ids = [token.id for token in result.trace.tokens]
+    if result.trace.source is None:
         whole = model.trace(ids)
     else:
-        whole = model.trace(ids[1:], source=[token.id for token in found.trace.source])
-    assert found.trace.looks.keys() == whole.looks.keys()
+        whole = model.trace(ids[1:], source=[token.id for token in result.trace.source])
+    assert result.trace.looks.keys() == whole.looks.keys()
     for site, look in whole.looks.items():
         torch.testing.assert_close(
-            found.trace.looks[site].weights(), look.weights(), atol=1e-5, rtol=0
+            result.trace.looks[site].weights(), look.weights(), atol=1e-5, rtol=0
         )
 
 
@@ -297,26 +297,30 @@ def test_generate_with_trace_sees_the_whole_and_changes_nothing(
         options["stop"] = [quiet.text[2]]
         quiet = model.generate("abcab", **options)
         assert quiet.finish_reason == "stop"
-    found = model.generate("abcab", **options, trace=True)
-    assert (found.text, found.tokens, found.logprobs) == (quiet.text, quiet.tokens, quiet.logprobs)
+    result = model.generate("abcab", **options, trace=True)
+    assert (result.text, result.tokens, result.logprobs) == (
+        quiet.text,
+        quiet.tokens,
+        quiet.logprobs,
+    )
     assert quiet.trace is None
-    seen_at_once(model, found)
+    seen_at_once(model, result)
     start = [1] if name in ENCODER_DECODERS else model.ids("abcab")
-    assert [token.id for token in found.trace.tokens] == [*start, *found.tokens[:-1]]
+    assert [token.id for token in result.trace.tokens] == [*start, *result.tokens[:-1]]
     if name in ENCODER_DECODERS:
-        assert [token.text for token in found.trace.source] == [*"abcab"]
-        assert [token.start for token in found.trace.source] == [0, 1, 2, 3, 4]
+        assert [token.text for token in result.trace.source] == [*"abcab"]
+        assert [token.start for token in result.trace.source] == [0, 1, 2, 3, 4]
 
 
 def test_a_chat_can_be_watched_and_many_texts_cannot() -> None:
     model, messages = watched_model("rotary"), [{"role": "user", "content": "abcab"}]
     options = {"max_tokens": 4, "ignore_eos": True}
-    found = model.chat(messages, **options, trace=True)
-    assert found.tokens == model.chat(messages, **options).tokens
-    seen_at_once(model, found)
+    result = model.chat(messages, **options, trace=True)
+    assert result.tokens == model.chat(messages, **options).tokens
+    seen_at_once(model, result)
     *_, last = model.stream_chat(messages, **options, trace=True)
     torch.testing.assert_close(
-        last.trace.weights(1, rows=-1), found.trace.weights(1, rows=-1), atol=1e-5, rtol=0
+        last.trace.weights(1, rows=-1), result.trace.weights(1, rows=-1), atol=1e-5, rtol=0
     )
     with pytest.raises(
         sl.InputError,

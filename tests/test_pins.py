@@ -33,20 +33,20 @@ def roots(path: Path) -> set[str]:
 
 def parents(path: Path) -> dict[str, set[str]]:
     """For each pinned name, who asks for it: the `# via` comments."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     name = ""
     for line in path.read_text(encoding="utf-8").splitlines():
         pin = environment.PIN.match(line)
         if pin:
             name = normalized(pin[1])
-            found.setdefault(name, set())
+            result.setdefault(name, set())
         elif (
             name
             and line.startswith("    #")
             and (asker := line.strip(" #").removeprefix("via").strip())
         ):
-            found[name].add(asker)
-    return found
+            result[name].add(asker)
+    return result
 
 
 def loose(path: Path) -> set[str]:
@@ -116,11 +116,11 @@ def test_the_peers_are_those_of_their_group() -> None:
 @pytest.mark.skipif(not IN_PINNED, reason="not the pinned environment")
 def test_what_is_installed_is_what_is_pinned() -> None:
     pinned = {(name, version) for name, version, _ in pins(ROOT / "constraints.txt")}
-    found = {
+    result = {
         (normalized(dist.metadata["Name"]), dist.version.split("+")[0])
         for dist in importlib.metadata.distributions()
     }
-    assert {(name, version) for name, version in found if name != "sightline"} <= pinned
+    assert {(name, version) for name, version in result if name != "sightline"} <= pinned
 
 
 @pytest.mark.skipif(not IN_PINNED, reason="not the pinned environment")
@@ -165,9 +165,9 @@ To fix this you could try to:"""
 def test_a_pin_that_is_gone_is_named(tmp_path: Path) -> None:
     path = tmp_path / "constraints.txt"
     path.write_text("markdown-it-py==4.2.99\npip==99.0\n")
-    told = environment.explanation(CONFLICT.splitlines(), path)
-    assert "markdown-it-py==4.2.99: pinned in constraints.txt, not available" in told
-    assert told.endswith("Fix: make lock, then make test")
+    reported = environment.explanation(CONFLICT.splitlines(), path)
+    assert "markdown-it-py==4.2.99: pinned in constraints.txt, not available" in reported
+    assert reported.endswith("Fix: make lock, then make test")
     assert "pip==99.0" in environment.explanation(
         ["ERROR: No matching distribution found for pip==99.0"], path
     )

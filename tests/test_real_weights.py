@@ -30,15 +30,15 @@ def greedy(
     model: sl.Model, tokens: list[int], count: int, *, source: list[int] | None = None
 ) -> list[int]:
     """The likeliest next token, `count` times or to the end."""
-    cache, found = sl.Cache.growing(model.config), list[int]()
+    cache, result = sl.Cache.growing(model.config), list[int]()
     first = {} if source is None else {"source": torch.tensor([source])}
     logits = model.transformer(torch.tensor([tokens]), cache=cache, **first)
     for _ in range(count):
-        found.append(int(logits[0, -1].argmax()))
-        if found[-1] == model.tokenizer.eos:
+        result.append(int(logits[0, -1].argmax()))
+        if result[-1] == model.tokenizer.eos:
             break
-        logits = model.transformer(torch.tensor([found[-1:]]), cache=cache)
-    return found
+        logits = model.transformer(torch.tensor([result[-1:]]), cache=cache)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_mathformer_answers_its_sums(name: str, sum_: str, answer: str) -> None:
 def test_the_g2p_bart_spells_its_phonemes(word: str, phonemes: str) -> None:
     model = get("g2p-bart")
     start = [model.keys["decoder_start_token_id"]]
-    said = greedy(model, start, 40, source=model.tokenizer.encode(word, special=True))
-    assert model.tokenizer.decode(said) == phonemes
+    output = greedy(model, start, 40, source=model.tokenizer.encode(word, special=True))
+    assert model.tokenizer.decode(output) == phonemes
 
 
 @LARGE
@@ -66,24 +66,24 @@ def test_smollm2_says_paris_and_goes_round_the_circle(tmp_path: Path) -> None:
     the logits."""
     model = get("smollm2-135m-instruct")
     prompt = model.tokenizer.encode("The capital of France is")
-    said = greedy(model, prompt, 24)
-    assert model.tokenizer.decode(said).startswith(" Paris")
+    output = greedy(model, prompt, 24)
+    assert model.tokenizer.decode(output).startswith(" Paris")
     folder = sl.load(model.save(tmp_path / "folder"))
     assert folder.tokenizer.encode("The capital of France is") == prompt
     again = sl.load(folder.save(tmp_path / "again.gguf", dtype="float32"))
     for other in (folder, again):
-        assert greedy(other, prompt, 24) == said
-        assert other.tokenizer.decode(said) == model.tokenizer.decode(said)
+        assert greedy(other, prompt, 24) == output
+        assert other.tokenizer.decode(output) == model.tokenizer.decode(output)
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "folder", dtype=torch.float32
     ).eval()
     with torch.no_grad():
-        expected, found = (
+        expected, result = (
             theirs(torch.tensor([prompt])).logits,
             model.transformer(torch.tensor([prompt])),
         )
-    assert float((expected - found).abs().max() / expected.abs().max()) < 1e-4
+    assert float((expected - result).abs().max() / expected.abs().max()) < 1e-4
 
 
 @LARGE
@@ -108,8 +108,8 @@ def test_minilm_embeds_as_transformers_does() -> None:
 @LARGE
 def test_stories15m_tells_its_story() -> None:
     model = get("stories15m")
-    said = model.tokenizer.decode(greedy(model, [model.tokenizer.bos], 22))
-    assert said.strip().startswith(
+    output = model.tokenizer.decode(greedy(model, [model.tokenizer.bos], 22))
+    assert output.strip().startswith(
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the"
     )
 

@@ -85,16 +85,16 @@ def test_its_timer_has_ended_with_the_answer(
 
 
 def test_threads_take_turns(asked: Sandbox) -> None:
-    found: list[int] = []
+    result: list[int] = []
     threads = [
-        threading.Thread(target=lambda n=n: found.append(asked.ask(["echo", n])[1]))
+        threading.Thread(target=lambda n=n: result.append(asked.ask(["echo", n])[1]))
         for n in range(12)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == list(range(12))
+    assert sorted(result) == list(range(12))
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="nowhere to look")

@@ -32,13 +32,13 @@ def test_every_file_is_the_one_that_is_listed(entry: CatalogueEntry) -> None:
 
 
 def test_the_cat(enja: sl.Model) -> None:
-    found = enja.translate("The cat sat on the mat.")
-    assert found.text.startswith("猫")
-    assert found.text.endswith("。")
-    assert " " not in found.text
-    source = [token.strip() for token in found.source_tokens]
-    target = [token.strip() for token in found.target_tokens]
-    row = found.alignment[target.index("猫")]
+    result = enja.translate("The cat sat on the mat.")
+    assert result.text.startswith("猫")
+    assert result.text.endswith("。")
+    assert " " not in result.text
+    source = [token.strip() for token in result.source_tokens]
+    target = [token.strip() for token in result.target_tokens]
+    row = result.alignment[target.index("猫")]
     assert int(row.argmax()) == source.index("cat")
     assert float(row.max()) > 0.5
 
@@ -63,10 +63,10 @@ def test_capitals_punctuation_and_contractions_are_its_own_business(
     "english", ["Kubernetes is hard.", "naïve café 😀", "xyzzy plugh 12345", "東京"]
 )
 def test_no_unknown_marks_whatever_is_asked(enja: sl.Model, english: str) -> None:
-    found = enja.translate(english)
-    assert "unk" not in found.text
-    assert "�" not in found.text
-    assert "⁇" not in found.text
+    result = enja.translate(english)
+    assert "unk" not in result.text
+    assert "�" not in result.text
+    assert "⁇" not in result.text
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,11 @@ def main() -> None:
         for folder in arguments.folders:
             print(repeated_table(folder))
         return
-    metrics = {folder.name: measure(folder) for folder in [*arguments.folders, *arguments.anchor]}
+    folders = [*arguments.folders, *arguments.anchor]
+    for folder in folders:
+        if not any(folder.rglob("*.py")):
+            parser.error(f"{folder} has no Python files")
+    metrics = {folder.name: measure(folder) for folder in folders}
     if arguments.json:
         print(
             json.dumps(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sightline.checkpoints.formats.writing import save_folder
 from sightline.checkpoints.source import Entry
 from sightline.checkpoints.tables import pairings
 from sightline.core.model import Transformer
@@ -60,6 +61,28 @@ def save_gguf(
         for name, tensor in tensors
     }
     return write_gguf(path, keys, entries, tokenizer, dtype)
+
+
+def save_model_folder(
+    path: Path,
+    transformer: Transformer,
+    *,
+    family: Family,
+    head: str,
+    keys: dict[str, Any],
+    files: Mapping[str, bytes],
+    dtype: torch.dtype | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a folder that Hugging Face loads, by default in the weights' dtype."""
+    kind = dtype or next(transformer.parameters()).dtype
+    save_folder(
+        path,
+        dict(tensors_of(transformer, family, head, dtype=kind)),
+        keys=keys_for(keys, kind, family=family, head=head),
+        files=files,
+        overwrite=overwrite,
+    )
 
 
 def keys_for(

@@ -29,8 +29,10 @@ class LazyTransformer:
         self._versions_on_disk: Versions | None = None
 
     @staticmethod
-    def of(transformer: Transformer) -> LazyTransformer:
-        """One that is already in memory."""
+    def of(transformer: Transformer | LazyTransformer) -> LazyTransformer:
+        """One that is already in memory; a lazy one as it is."""
+        if isinstance(transformer, LazyTransformer):
+            return transformer
         weights = LazyTransformer(transformer.config, lambda: transformer)
         weights._transformer = transformer
         return weights

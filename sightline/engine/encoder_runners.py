@@ -175,10 +175,10 @@ class PairRunner(EngineRunner):
             assert encoder is not None
             x, lengths, _ = real_tokens(encoder, source, source_padding)
             cache.look_at(self.native.keep(x, lengths)[1])
-        found = self.engine.hidden(cache.rows(len(tokens)), tokens, sources=cache.sources)
+        hidden = self.engine.hidden(cache.rows(len(tokens)), tokens, sources=cache.sources)
         cache.length = cache.length + tokens.shape[1]
         cache.batch = len(tokens)
-        return found
+        return hidden
 
     def head(
         self, hidden: Tensor, *, padding: Tensor | None = None, record: Any = NOTHING

@@ -112,15 +112,15 @@ class NativeRunner(EngineRunner):
         check_record(record)
         check.model_call(self.config, tokens, None, None, None, None, cache, self.device)
         queries = query_buffers(record, self.engine, tokens.numel())
-        found = self.engine.hidden(cache.rows(len(tokens)), tokens, queries=queries)
+        hidden = self.engine.hidden(cache.rows(len(tokens)), tokens, queries=queries)
         start = cache.length
         cache.length = cache.length + tokens.shape[1]
         cache.batch = len(tokens)
         if isinstance(record, Pass):
             record.take(cache.hold(), start, queries)
         elif record is not NOTHING:
-            record_pass(record, self, cache.sequences, queries, found)
-        return found
+            record_pass(record, self, cache.sequences, queries, hidden)
+        return hidden
 
     def last_logits(
         self,

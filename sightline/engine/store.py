@@ -226,14 +226,14 @@ def engine_from(file: BinaryIO, header: dict[str, Any], start: int, stack: Stack
     shapes = tensor_shapes(header["kept"])
     named = matrices_of(header["matrices"])
     packed_as = precisions_of(header["matrices"])
-    wanted: list[tuple[Precision, int, int]] = [
+    layout: list[tuple[Precision, int, int]] = [
         (how, matrix.rows, matrix.inputs) for how, matrix in zip(packed_as, named, strict=True)
     ]
     begins = rounded(sum(rounded(4 * math.prod(shape), LINE) for shape in shapes), PAGE)
     size = header["size"]
     sums = header["sums"]
     require(
-        begins + matrices.total(wanted) + BEYOND == size,
+        begins + matrices.total(layout) + BEYOND == size,
         "its tensors have other sizes than those in its header",
     )
     require(
@@ -255,7 +255,7 @@ def engine_from(file: BinaryIO, header: dict[str, Any], start: int, stack: Stack
     return Entry(
         NativeEngine(
             stored.program(),
-            matrices.lay_out(wanted, memory[begins:]),
+            matrices.lay_out(layout, memory[begins:]),
             half_cache=header["half_cache"],
         ),
         notes,

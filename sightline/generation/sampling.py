@@ -190,8 +190,8 @@ def top_p(p: float) -> Change:
     def change(logits: Tensor, history: Tokens) -> Tensor:
         ids = ranked(logits) if few(logits) else None
         x = logits if ids is None else logits[ids]
-        found = reaching(p, x, weights=relative(x).exp_())
-        return keep(logits, found if ids is None else ids[found])
+        nucleus = reaching(p, x, weights=relative(x).exp_())
+        return keep(logits, nucleus if ids is None else ids[nucleus])
 
     return unchanged if p == 1.0 else change
 

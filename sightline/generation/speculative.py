@@ -162,13 +162,13 @@ class Draft:
 
     def __call__(self, tokens: list[int], most: int) -> Guess:
         self.text.truncate(len(tokens) - 1)
-        said = list(tokens)
+        drafted = list(tokens)
         drawn_from = [torch.empty(0, self.text.vocab_size, dtype=torch.float64)]
         for _ in range(self.text.room(len(tokens), most)):
-            probabilities = self.distribution(self.text.logits(said, 1)[0], said)
-            said.append(self.chance.pick(probabilities))
+            probabilities = self.distribution(self.text.logits(drafted, 1)[0], drafted)
+            drafted.append(self.chance.pick(probabilities))
             drawn_from.append(probabilities[None])
-        return Guess(said[len(tokens) :], torch.cat(drawn_from))
+        return Guess(drafted[len(tokens) :], torch.cat(drawn_from))
 
 
 # --------------------------------------------------------------------------------------- decoding

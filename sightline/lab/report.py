@@ -172,20 +172,20 @@ def design_lines(finding: Finding) -> list[Words]:
 def power_line(finding: Finding, power: Power) -> Words:
     """How many seeds would decide a check, and what they cost."""
     label = LABELS["power"]
-    said = power.statement
+    statement = power.statement
     if power.needed is None:
         return Words(
-            f"{label.en}: {said.en}: {power.seeds} seeds measured; at this effect more than"
+            f"{label.en}: {statement.en}: {power.seeds} seeds measured; at this effect more than"
             f" {MOST_SEEDS:,} would be needed",
-            f"{label.ja}: {said.ja}：{power.seeds}シードを測定。この効果量では {MOST_SEEDS:,}"
+            f"{label.ja}: {statement.ja}：{power.seeds}シードを測定。この効果量では {MOST_SEEDS:,}"
             " シードでも足りない",
         )
     minutes = max(0, power.needed - power.seeds) * finding.seconds_per_seed / 60
     return Words(
-        f"{label.en}: {said.en}: {power.seeds} seeds measured; about {power.needed:,} decide it"
-        f" with a chance of 80% ({minutes:,.0f} more core-minutes)",
-        f"{label.ja}: {said.ja}：{power.seeds}シードを測定。約 {power.needed:,} シードあれば80%の"
-        f"確率で判定できる（1コアであと{minutes:,.0f}分）",
+        f"{label.en}: {statement.en}: {power.seeds} seeds measured; about {power.needed:,} decide"
+        f" it with a chance of 80% ({minutes:,.0f} more core-minutes)",
+        f"{label.ja}: {statement.ja}：{power.seeds}シードを測定。約 {power.needed:,} シードあれば"
+        f"80%の確率で判定できる（1コアであと{minutes:,.0f}分）",
     )
 
 

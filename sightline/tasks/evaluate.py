@@ -161,8 +161,8 @@ def with_guesses(
     score: MaskedScore, logprobs: Float[Tensor, "places vocab_size"], hidden: Sequence[int]
 ) -> MaskedScore:
     """The score with these hidden tokens added."""
-    wanted = torch.tensor(hidden, device=logprobs.device)[:, None]
-    ours = logprobs.gather(1, wanted)
+    targets = torch.tensor(hidden, device=logprobs.device)[:, None]
+    ours = logprobs.gather(1, targets)
     rank = (logprobs > ours).sum(1)
     return MaskedScore(
         nats=score.nats + float(ours.double().sum()),

@@ -145,6 +145,24 @@ def check_options(options: Mapping[str, Any]) -> Sampling:
     return sampling_of(options)
 
 
+def refuse_beams(options: Options) -> None:
+    """Refuse beam search for a streamed text."""
+    if options.get("beams", 1) != 1:
+        raise InputError(
+            "a beam search, which is not known before its end",
+            expected="generate",
+            fix="model.generate(…, beams=4)",
+        )
+
+
+def check_prompt(prompt: object) -> None:
+    """A list of texts is the most common mistake."""
+    if isinstance(prompt, list | tuple) and any(isinstance(item, str) for item in prompt):
+        raise InputError(
+            "a list of texts", expected="one text", fix="model.generate_many([…]) for several"
+        )
+
+
 def sampling_of(options: Mapping[str, Any]) -> Sampling:
     """The `sampling` option, or one made of the single options."""
     single = {

@@ -72,9 +72,7 @@ def trace(
     )
 
 
-def translate_first(
-    translate: Callable[[str], Translation], text: Text
-) -> tuple[list[int], str]:
+def translate_first(translate: Callable[[str], Translation], text: Text) -> tuple[list[int], str]:
     """The model's own translation, without its last token, which the decoder never reads."""
     if not isinstance(text, str):
         raise InputError(

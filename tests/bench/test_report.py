@@ -39,11 +39,11 @@ def test_the_table_has_every_figure() -> None:
 
 
 def test_perplexity_is_shown_with_its_loss() -> None:
-    found = [
+    result = [
         {"who": "ours float32", "perplexity": 20.0, "bytes": 4e6},
         {"who": "ours int4", "perplexity": 21.0, "bytes": 1e6},
     ]
-    assert report.quality_table(found).splitlines()[2].split() == [
+    assert report.quality_table(result).splitlines()[2].split() == [
         "ours",
         "int4",
         "21.000",
@@ -63,10 +63,10 @@ def test_works_that_were_not_run_keep_their_lines() -> None:
         "rounds": 3,
     }
     now = {"rows": [{"work": "decode", "n": 4}], "rounds": 9, "measured": {"gpt2 int8, decode": 5}}
-    found = report.merge(before, now, ("decode", "translate", "streams"))
-    assert found["measured"] == {"gpt2 int8, prefill": 1, "gpt2 int8, decode": 5}
-    assert found["rows"] == [ROW.plain() | {"work": "prefill"}, {"work": "decode", "n": 4}]
-    assert found["rounds"] == 9
+    result = report.merge(before, now, ("decode", "translate", "streams"))
+    assert result["measured"] == {"gpt2 int8, prefill": 1, "gpt2 int8, decode": 5}
+    assert result["rows"] == [ROW.plain() | {"work": "prefill"}, {"work": "decode", "n": 4}]
+    assert result["rounds"] == 9
 
 
 def test_a_goal_against_another_peer_is_drawn_where_it_is_met() -> None:

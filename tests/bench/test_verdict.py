@@ -23,7 +23,7 @@ def test_a_ratio_whose_range_holds_one_is_not_called() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "goal", "said"),
+    ("ratio", "goal", "message"),
     [
         (Spread(2.2, 2.0, 2.4), 2.0, "met"),
         (Spread(2.2, 1.8, 2.4), 2.0, "met by the median, not in every round"),
@@ -33,8 +33,8 @@ def test_a_ratio_whose_range_holds_one_is_not_called() -> None:
         (Spread(0.8, 0.7, 0.9), None, "behind"),
     ],
 )
-def test_what_is_said_of_a_goal(ratio: Spread, goal: float | None, said: str) -> None:
-    assert judge(ratio, goal) == said
+def test_what_is_said_of_a_goal(ratio: Spread, goal: float | None, message: str) -> None:
+    assert judge(ratio, goal) == message
 
 
 def test_the_best_peer_has_the_largest_median() -> None:

@@ -59,15 +59,15 @@ def run(call: Any, context: Any, tokens: list[int], start: int) -> None:
 def follow(context: Any, model: Any, tokens: list[int], count: int) -> list[int]:
     """Greedy decoding."""
     size = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
-    found: list[int] = []
+    result: list[int] = []
     start = 0
-    while len(found) < count:
+    while len(result) < count:
         run(llama.llama_decode, context, tokens, start)
         start += len(tokens)
         logits = ctypes.cast(llama.llama_get_logits_ith(context, -1), FLOATS)
         tokens = [max(range(size), key=lambda n, logits=logits: logits[n])]
-        found += tokens
-    return found
+        result += tokens
+    return result
 
 
 def greedy(question: dict[str, Any]) -> list[int]:
@@ -93,13 +93,13 @@ def states(question: dict[str, Any]) -> list[list[float]]:
 
 def encode(question: dict[str, Any]) -> list[list[int]]:
     vocabulary = llama.llama_model_get_vocab(opened(question["path"], vocabulary_only=True))
-    found: list[list[int]] = []
+    result: list[list[int]] = []
     for text in question["texts"]:
         data = text.encode()
         room = (llama.llama_token * (len(data) + 8))()
         count = llama.llama_tokenize(vocabulary, data, len(data), room, len(room), False, False)
-        found.append(list(room[:count]))
-    return found
+        result.append(list(room[:count]))
+    return result
 
 
 if __name__ == "__main__":

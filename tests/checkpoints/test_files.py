@@ -185,9 +185,9 @@ GOOD = {
 def test_unusual_but_right(tmp_path: Path, data: bytes, shapes: dict[str, tuple[int, ...]]) -> None:
     path = tmp_path / "odd.name"
     path.write_bytes(data)
-    found = open_safetensors(path)
-    assert {name: tuple(found[name].read().shape) for name in found} == shapes
-    assert all((found[name].read() == 0).all() for name in found)
+    result = open_safetensors(path)
+    assert {name: tuple(result[name].read().shape) for name in result} == shapes
+    assert all((result[name].read() == 0).all() for name in result)
 
 
 def sample() -> dict[str, torch.Tensor]:
@@ -204,11 +204,11 @@ def sample() -> dict[str, torch.Tensor]:
 
 def test_every_dtype_as_the_library_writes_it(tmp_path: Path) -> None:
     save_file(sample(), tmp_path / "m.safetensors", {"format": "pt"})
-    found = open_safetensors(str(tmp_path / "m.safetensors"))
-    assert found.keys() == sample().keys()
+    result = open_safetensors(str(tmp_path / "m.safetensors"))
+    assert result.keys() == sample().keys()
     for name, tensor in sample().items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name].read(), tensor)
+        assert result[name].dtype == tensor.dtype
+        assert torch.equal(result[name].read(), tensor)
 
 
 def test_a_thousand_tensors_open_in_20_ms(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_reading_maps_and_never_writes_back(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     save_file({"a": torch.ones(1000)}, path)
     before = path.read_bytes()
-    found = open_safetensors(path)["a"]
-    first = found.read()
-    assert first.data_ptr() == found.read().data_ptr()
+    result = open_safetensors(path)["a"]
+    first = result.read()
+    assert first.data_ptr() == result.read().data_ptr()
     first.zero_()
     assert path.read_bytes() == before
     assert open_safetensors(path)["a"].read().sum() == 1000
@@ -260,10 +260,10 @@ CHANGES = {
 def test_a_file_that_changes_after_opening_is_refused(tmp_path: Path, change: Any) -> None:
     path = tmp_path / "m.safetensors"
     save_file({"a": torch.ones(1000)}, path)
-    found = open_safetensors(path)["a"]
+    result = open_safetensors(path)["a"]
     change(path)
     with pytest.raises(CheckpointError, match="since it was opened"):
-        found.read()
+        result.read()
 
 
 def test_what_is_not_a_regular_file(tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ def test_written_is_read_again_exactly(name: str, dtype: str, tmp_path: Path) ->
     assert set(source.tensors) == kept
     assert len(notes) == len(rounded) - len(kept)
     for name in kept:
-        found = source.tensors[name].read()
-        assert tuple(found.shape) == source.tensors[name].shape
-        assert found.dtype == source.tensors[name].dtype
-        assert torch.equal(found.float(), rounded[name].float()), name
+        result = source.tensors[name].read()
+        assert tuple(result.shape) == source.tensors[name].shape
+        assert result.dtype == source.tensors[name].dtype
+        assert torch.equal(result.float(), rounded[name].float()), name
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
@@ -49,11 +49,11 @@ def test_written_is_read_again_exactly(name: str, dtype: str, tmp_path: Path) ->
 def test_the_keys_are_config_jsons(name: str, tmp_path: Path) -> None:
     _, keys, tensors = model_of(name)
     gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "float32")
-    found = gguf_read.read_gguf(tmp_path / "model.gguf").keys
-    assert found["architectures"] == [MODELS[name][0]]
-    for key, value in found.items():
+    result = gguf_read.read_gguf(tmp_path / "model.gguf").keys
+    assert result["architectures"] == [MODELS[name][0]]
+    for key, value in result.items():
         if key == "n_inner":
-            assert value == 4 * found["n_embd"]
+            assert value == 4 * result["n_embd"]
         elif key == "rope_theta":
             assert value == keys["rope_parameters"]["rope_theta"]
         elif (
@@ -69,13 +69,13 @@ def test_transformers_reads_the_same_tensors(name: str, tmp_path: Path) -> None:
     right."""
     model, keys, tensors = model_of(name)
     gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "float32")
-    found = load_gguf_checkpoint(
+    result = load_gguf_checkpoint(
         str(tmp_path / "model.gguf"), return_tensors=True, model_to_load=model
     )
-    assert set(tensors) <= set(found["tensors"])
+    assert set(tensors) <= set(result["tensors"])
     for name, entry in tensors.items():
-        assert torch.equal(found["tensors"][name], entry.read()), name
-    assert found["config"].get("hidden_size", found["config"].get("n_embd")) == 32
+        assert torch.equal(result["tensors"][name], entry.read()), name
+    assert result["config"].get("hidden_size", result["config"].get("n_embd")) == 32
 
 
 def test_eight_bits_are_close_and_odd_rows_stay_plain(tmp_path: Path) -> None:
@@ -99,11 +99,11 @@ def test_every_block_type_is_decoded(kind: gguf.GGMLQuantizationType, tmp_path: 
     writer = llama_writer(tmp_path / "model.gguf")
     writer.add_tensor("blk.0.ffn_up.weight", raw, raw_dtype=kind)
     finish(writer)
-    found = gguf_read.read_gguf(tmp_path / "model.gguf").tensors[
+    result = gguf_read.read_gguf(tmp_path / "model.gguf").tensors[
         "model.layers.0.mlp.up_proj.weight"
     ]
-    assert found.shape == (6, 256)
-    assert torch.equal(found.read(), torch.from_numpy(gguf.dequantize(raw, kind)))
+    assert result.shape == (6, 256)
+    assert torch.equal(result.read(), torch.from_numpy(gguf.dequantize(raw, kind)))
 
 
 def test_rotary_orders_undo_each_other() -> None:
@@ -123,9 +123,9 @@ def test_llama_3_scaling_goes_through_its_tensor(tmp_path: Path) -> None:
     }
     keys = keys | {"rope_parameters": scaling | {"rope_theta": 500000.0}, "rope_theta": None}
     gguf_write.write_gguf(tmp_path / "model.gguf", keys, tensors, None, "float32")
-    found = gguf_read.read_gguf(tmp_path / "model.gguf").keys
-    assert found["rope_scaling"] == scaling
-    assert found["rope_theta"] == 500000.0
+    result = gguf_read.read_gguf(tmp_path / "model.gguf").keys
+    assert result["rope_scaling"] == scaling
+    assert result["rope_theta"] == 500000.0
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_other_scalings_go_through_the_metadata(scaling: dict[str, Any], tmp_pat
         None,
         "float32",
     )
-    found = gguf_read.read_gguf(tmp_path / "model.gguf").keys
-    assert (found["rope_scaling"], found["rope_theta"]) == (scaling, 1e6)
+    result = gguf_read.read_gguf(tmp_path / "model.gguf").keys
+    assert (result["rope_scaling"], result["rope_theta"]) == (scaling, 1e6)
 
 
 def test_a_scaling_that_is_not_known_is_refused(tmp_path: Path) -> None:

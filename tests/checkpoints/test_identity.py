@@ -150,10 +150,10 @@ def test_a_silent_configuration_that_asks_for_a_billion_layers_is_refused_at_onc
 )
 def test_without_model_type_the_class_tells_the_family(class_name: str) -> None:
     theirs = reference(class_name, LLAMA)
-    found = ours(theirs, model_type=None)
-    assert found.family.name == theirs.config.model_type
-    assert found.source.notes == [
-        f"config.json has no model_type: read as {found.family.name!r}, of which {class_name} is a class"
+    result = ours(theirs, model_type=None)
+    assert result.family.name == theirs.config.model_type
+    assert result.source.notes == [
+        f"config.json has no model_type: read as {result.family.name!r}, of which {class_name} is a class"
     ]
 
 
@@ -168,9 +168,9 @@ UNTYPED = {
 @pytest.mark.parametrize("kind", UNTYPED)
 def test_without_model_type_and_class_the_tensors_tell_the_family(kind: str) -> None:
     theirs = reference(*UNTYPED[kind])
-    found = ours(theirs, model_type=None, architectures=None)
-    assert found.family.name == kind
-    assert found.source.notes == [
+    result = ours(theirs, model_type=None, architectures=None)
+    assert result.family.name == kind
+    assert result.source.notes == [
         f"config.json has no model_type: read as {kind!r}, whose tensors have these names"
     ]
 
@@ -195,14 +195,16 @@ def test_num_labels_counts_more_than_stale_names_as_in_transformers(count: int) 
         "label2id": {"good": 0, "bad": 1, "ugly": 2},
     }
     theirs = reference("BertForSequenceClassification", BERT | {"num_labels": count})
-    found = ours(theirs, **stale, num_labels=count)
+    result = ours(theirs, **stale, num_labels=count)
     read = transformers.BertConfig.from_dict({**BERT, **stale, "num_labels": count})
     assert read.num_labels == count
-    model = sl.Model(found.transformer, None, "bert", "sequence", found.source.keys, found.source)
+    model = sl.Model(
+        result.transformer, None, "bert", "sequence", result.source.keys, result.source
+    )
     assert model.labels == [read.id2label[n] for n in range(count)]
     ids = tokens(40)
     with torch.no_grad():
-        close("logits", theirs(ids).logits, found.transformer(ids))
+        close("logits", theirs(ids).logits, result.transformer(ids))
 
 
 def test_a_second_look_adds_no_second_note() -> None:

@@ -83,6 +83,6 @@ def test_an_untrusted_tensor_name_never_gets_into_the_notes(
         data.replace(name, b"[/x]\x1b.attn_rot_embd".ljust(len(name), b"d"))
     )
     assert main(["info", str(tmp_path / "model.gguf")]) == 2
-    said = capsys.readouterr()
-    assert "is not known" in said.err
-    assert "\x1b" not in said.err + said.out
+    output = capsys.readouterr()
+    assert "is not known" in output.err
+    assert "\x1b" not in output.err + output.out

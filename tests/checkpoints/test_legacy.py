@@ -150,8 +150,8 @@ def test_the_child_refuses_the_same(tmp_path: Path, cache: Path, make: Any) -> N
 @pytest.mark.parametrize("old", [False, True])
 def test_both_of_torchs_formats_are_read(tmp_path: Path, old: bool) -> None:
     path = saved(tmp_path / "m.bin", WEIGHTS, old=old)
-    found = legacy._dense(legacy._load(path), 10**6)
-    assert all(torch.equal(found[name], tensor) for name, tensor in WEIGHTS.items())
+    result = legacy._dense(legacy._load(path), 10**6)
+    assert all(torch.equal(result[name], tensor) for name, tensor in WEIGHTS.items())
 
 
 Records = list[tuple[zipfile.ZipInfo, bytes]]
@@ -223,8 +223,8 @@ def test_compressed_records_are_unpacked_not_taken_for_weights(tmp_path: Path) -
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in records.items():
             archive.writestr(name, data)
-    found = legacy._tensors(path, 10**6)
-    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+    result = legacy._tensors(path, 10**6)
+    assert all(torch.equal(result[name], tensor) for name, tensor in weights.items())
 
 
 def test_a_size_that_the_directory_lies_about_is_refused(tmp_path: Path) -> None:
@@ -287,10 +287,10 @@ print(most == hard, 0 <= most - before - 2**30 - 30 < 2**21, resource.getrlimit(
 
 def test_limits_are_set_in_a_separate_process() -> None:
     """A file of 10 bytes may take a gibibyte and 30 bytes more than torch itself has taken."""
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True
     ).stdout
-    assert said == "True True (7, 7) (0, 0)\n"
+    assert output == "True True (7, 7) (0, 0)\n"
 
 
 @pytest.mark.long

@@ -96,10 +96,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, A
             "prompt": TOKENS[0].tolist(),
             "count": COUNT,
         }
-    found = ask(list(questions.values()))
+    result = ask(list(questions.values()))
     return {
         name: (Path(question["path"]), answer)
-        for (name, question), answer in zip(questions.items(), found, strict=True)
+        for (name, question), answer in zip(questions.items(), result, strict=True)
     }
 
 

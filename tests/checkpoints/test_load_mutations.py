@@ -64,7 +64,7 @@ def survive(folders: list[Path], place: Path, seeds: range) -> int:
         folder = place / "damaged"
         shutil.copytree(dice.choice(folders), folder)
         damage(folder, dice)
-        said = ""
+        output = ""
         try:
             model = sl.load(folder)
             assert model.transformer(torch.zeros(1, 2, dtype=torch.long)).shape[1:] in (
@@ -72,11 +72,11 @@ def survive(folders: list[Path], place: Path, seeds: range) -> int:
                 (2, 24),
             )
         except sl.SightlineError as error:
-            said, refused = str(error), refused + 1
+            output, refused = str(error), refused + 1
         finally:
             shutil.rmtree(folder)
-        assert "\n" not in said, f"seed {seed}"
-        assert len(said) < 2000, f"seed {seed}"
+        assert "\n" not in output, f"seed {seed}"
+        assert len(output) < 2000, f"seed {seed}"
     return refused
 
 

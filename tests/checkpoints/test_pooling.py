@@ -155,8 +155,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(tmp_path: Path, name: str) -> None:
-    files, said = REFUSED[name]
-    with pytest.raises(CheckpointError, match=said):
+    files, message = REFUSED[name]
+    with pytest.raises(CheckpointError, match=message):
         read_pooling(folder(tmp_path / "m", **files))
 
 

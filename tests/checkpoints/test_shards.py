@@ -48,9 +48,9 @@ def shard_refusal(folder: Path) -> str:
 
 
 def test_shards_open_in_the_indexs_order(shards: Path) -> None:
-    found = open_shards(shards, shards / "index.json")
-    assert list(found) == ["a", "b", "c"]
-    assert found["c"].read().sum() == 4
+    result = open_shards(shards, shards / "index.json")
+    assert list(result) == ["a", "b", "c"]
+    assert result["c"].read().sum() == 4
 
 
 HOMES = [

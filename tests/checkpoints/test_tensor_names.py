@@ -67,8 +67,8 @@ def test_a_wrappers_prefix_before_every_name_is_seen_through(
     model = reference(*MODELS[name])
     loaded = sl.load(write(tmp_path, model, lambda name: prefix + name))
     check_equal(model, loaded)
-    said = [note for note in loaded.notes if "prefix of a wrapper" in note]
-    assert said or (name, prefix) == ("llama bare", "model."), (
+    output = [note for note in loaded.notes if "prefix of a wrapper" in note]
+    assert output or (name, prefix) == ("llama bare", "model."), (
         "which is how LlamaForCausalLM spells it"
     )
 

@@ -64,9 +64,9 @@ def test_every_tensor_is_aligned_in_the_file(tmp_path: Path) -> None:
         tmp_path / "m.safetensors",
         {"a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(3), "c": torch.ones(1).double()},
     )
-    found = open_safetensors(tmp_path / "m.safetensors")
-    assert all(found[name].read().data_ptr() % found[name].dtype.itemsize == 0 for name in found)
-    assert all(found[name].read().data_ptr() == found[name].read().data_ptr() for name in found)
+    result = open_safetensors(tmp_path / "m.safetensors")
+    assert all(result[name].read().data_ptr() % result[name].dtype.itemsize == 0 for name in result)
+    assert all(result[name].read().data_ptr() == result[name].read().data_ptr() for name in result)
 
 
 def test_shared_memory_is_written_under_each_name(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_shared_memory_is_written_under_each_name(tmp_path: Path) -> None:
     write.save_safetensors(
         tmp_path / "m.safetensors", {"embedding": tied, "head": tied, "row": tied[1]}
     )
-    found = {
+    result = {
         name: entry.read() for name, entry in open_safetensors(tmp_path / "m.safetensors").items()
     }
-    found["embedding"].zero_()
-    assert torch.equal(found["head"], tied)
-    assert torch.equal(found["row"], tied[1])
+    result["embedding"].zero_()
+    assert torch.equal(result["head"], tied)
+    assert torch.equal(result["row"], tied[1])
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a\nb", "n" * 513, "__metadata__"])

@@ -86,15 +86,15 @@ def tensors_of(model: Any) -> dict[str, Tensor]:
     """What its files would hold: a tied output layer is not among it."""
     tied = {"lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"}
     embedding = model.get_input_embeddings().weight
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         if name not in tied or tensor.data_ptr() != embedding.data_ptr():
-            found[
+            result[
                 "embed_out.weight"
                 if type(model).__name__.startswith("GPTNeoX") and name == "lm_head.weight"
                 else name
             ] = tensor
-    return found
+    return result
 
 
 def convert(model: Any, name: str, path: Path) -> None:

@@ -7,9 +7,9 @@ from sightline.cli.main import main
 def test_without_the_repository_it_says_so_in_one_line(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(door, "ROOT", tmp_path)
     assert main(["bench", "decode"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "a checkout of the repository" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert "a checkout of the repository" in output
 
 
 def test_unknown_work_and_no_rounds_are_refused(capsys) -> None:

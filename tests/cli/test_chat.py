@@ -123,7 +123,8 @@ def test_ctrl_c_stops_the_answer_not_the_program(
     _, cut = json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))["messages"]
     assert cut["ended"] == "cut"
     assert cut["content"].startswith(" on on")
-    assert re.sub(r"\^C|\s", "", stopped.partition("(")[0]) in re.sub(r"\s", "", cut["content"])
+    shown = re.sub(r"\^C|\s", "", stopped.partition("(")[0])
+    assert shown in re.sub(r"\s", "", escape_controls(cut["content"]))
     terminal.say("/set max_tokens 3")
     terminal.say("the dog")
     assert "(0 reused), 3 new" not in terminal.say("/tokens")
@@ -164,15 +165,15 @@ def test_json(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     saved = conversation.save(tmp_path / "talk.json")
     tokens = [piece.event.token for piece in conversation.say("the dog")]
     assert main(["chat", str(folder), "the dog", "--load", str(saved), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["message"] == conversation.messages[-1]
-    assert (found["tokens"], found["finish_reason"]) == (tokens, "length")
+    result = json.loads(capsys.readouterr().out)
+    assert result["message"] == conversation.messages[-1]
+    assert (result["tokens"], result["finish_reason"]) == (tokens, "length")
     assert (
-        found["prompt_tokens"]
-        == found["figures"]["prompt_tokens"]
+        result["prompt_tokens"]
+        == result["figures"]["prompt_tokens"]
         == conversation.figures.prompt_tokens
     )
-    assert found["options"] == {"temperature": 0.9, "seed": 4, "max_tokens": 5}
+    assert result["options"] == {"temperature": 0.9, "seed": 4, "max_tokens": 5}
     assert (
         main(["chat", str(folder), "the dog", "--load", str(saved), "--json", "--seed", "7"]) == 0
     )
@@ -250,5 +251,5 @@ def test_a_full_context_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "context" not in capsys.readouterr().err
     talk.handle("the dog sat on the log " * 12)
     talk.handle("the cat sat on the log " * 12)
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "(the context of 256 tokens is full: the oldest exchange had to be dropped)"
+    output = capsys.readouterr().err.splitlines()[-1]
+    assert output == "(the context of 256 tokens is full: the oldest exchange had to be dropped)"

@@ -30,12 +30,12 @@ def test_json_is_what_python_gives(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["classify", str(folders["Sequence"]), "a good film", "the cat", "--json"]) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     expected = sl.load(folders["Sequence"]).classify(["a good film", "the cat"])
-    assert [(row["label"], row["probabilities"]) for row in json.loads(said.out)] == [
+    assert [(row["label"], row["probabilities"]) for row in json.loads(output.out)] == [
         (one.label, one.probabilities) for one in expected
     ]
-    assert "2 texts, " in said.err
+    assert "2 texts, " in output.err
 
 
 def test_bars_start_with_the_most_likely_label(
@@ -43,11 +43,12 @@ def test_bars_start_with_the_most_likely_label(
 ) -> None:
     assert main(["classify", str(folders["Sequence"]), "a good film"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    found = sl.load(folders["Sequence"]).classify(["a good film"])[0].probabilities
+    result = sl.load(folders["Sequence"]).classify(["a good film"])[0].probabilities
     assert [(line[0], line[-1]) for line in lines] == [
-        (f"{value:.1%}", label) for label, value in sorted(found.items(), key=lambda pair: -pair[1])
+        (f"{value:.1%}", label)
+        for label, value in sorted(result.items(), key=lambda pair: -pair[1])
     ]
-    assert all(line[1].count("█") == round(24 * found[line[-1]]) for line in lines)
+    assert all(line[1].count("█") == round(24 * result[line[-1]]) for line in lines)
 
 
 def test_a_tagger_shows_its_tokens(
@@ -64,9 +65,9 @@ def test_a_tagger_shows_its_tokens(
         "'dog'",
     ]
     assert main(["classify", str(folders["Token"]), "the cat", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)[0]
-    assert found.keys() == {"text", "tokens", "runner"}
-    assert [(token["start"], token["end"]) for token in found["tokens"]] == [(0, 3), (4, 7)]
+    result = json.loads(capsys.readouterr().out)[0]
+    assert result.keys() == {"text", "tokens", "runner"}
+    assert [(token["start"], token["end"]) for token in result["tokens"]] == [(0, 3), (4, 7)]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_other_models_are_referred_to_the_right_command(
     bert(tmp_path, class_name)
     capsys.readouterr()
     assert main(["classify", str(tmp_path), "the cat"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert words in said.err.splitlines()[-1]
-    assert "Traceback" not in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert words in output.err.splitlines()[-1]
+    assert "Traceback" not in output.err

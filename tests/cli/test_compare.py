@@ -53,10 +53,10 @@ def test_the_curves_are_those_of_the_metrics(
     runs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *runs, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [point["loss"] for point in found[0]["validation"]] == [3.5, 2.5]
-    assert [point["seconds"] for point in found[1]["validation"]] == [60, 120, 180]
-    assert [point["loss"] for point in found[1]["training"]] == [4, 3.5, 3, 1, 0.5, 0.25]
+    result = json.loads(capsys.readouterr().out)
+    assert [point["loss"] for point in result[0]["validation"]] == [3.5, 2.5]
+    assert [point["seconds"] for point in result[1]["validation"]] == [60, 120, 180]
+    assert [point["loss"] for point in result[1]["training"]] == [4, 3.5, 3, 1, 0.5, 0.25]
     smoothed = read_run(Path(runs[0])).smoothed
     assert smoothed[0].loss == 4
     assert smoothed[1].loss == pytest.approx((4 * 0.95 + 3) / 1.95)

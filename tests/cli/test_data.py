@@ -25,11 +25,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def mistake(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     assert main(["data", *line]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    assert said.err.splitlines()[-1].startswith("error: ")
-    return said.err.splitlines()[-1].removeprefix("error: ")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    assert output.err.splitlines()[-1].startswith("error: ")
+    return output.err.splitlines()[-1].removeprefix("error: ")
 
 
 def prepared(*line: str) -> Path:
@@ -39,17 +39,17 @@ def prepared(*line: str) -> Path:
 
 def test_prepare_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     prepared("--tokenizer", "characters")
-    said = capsys.readouterr()
-    assert "tokenizing" not in said.out
-    assert said.err
-    lines = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    output = capsys.readouterr()
+    assert "tokenizing" not in output.out
+    assert output.err
+    lines = dict(line.split(maxsplit=1) for line in output.out.splitlines())
     assert lines["folder"] == "made"
     assert lines["files"].startswith("1 (1.5 kB): book.txt")
     assert lines["tokens"] == "1,397 for training, 74 held out (the last 5 % of the tokens)"
     assert lines["tokenizer"].startswith("characters, 19 tokens, uint16")
     assert main(["data", "show", "made"]) == 0
     again = capsys.readouterr()
-    assert again.out == said.out
+    assert again.out == output.out
     assert again.err == ""
 
 
@@ -91,7 +91,7 @@ def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ((), "nothing to do; expected prepare or show"),
         (("prepar",), "no command 'prepar'. Fix: did you mean 'prepare'?"),
@@ -134,12 +134,12 @@ def test_overwriting(capsys: pytest.CaptureFixture[str]) -> None:
         (("show", "nowhere"), "has no data.json"),
     ],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], line: tuple[str, ...], said: str) -> None:
+def test_mistakes(capsys: pytest.CaptureFixture[str], line: tuple[str, ...], message: str) -> None:
     Path("empty.txt").touch()
     Path("wide.txt").write_text("wide", encoding="utf-16")
     Path("picture.png").write_bytes(b"\x89PNG\0\0")
     before = sorted(path.name for path in Path().iterdir())
-    assert said in mistake(capsys, *line)
+    assert message in mistake(capsys, *line)
     assert sorted(path.name for path in Path().iterdir() if path.name != "home") == before
 
 

@@ -35,7 +35,7 @@ def test_the_tour(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     page = tmp_path / "page.html"
     assert main(["demo", "--model", str(folder), "--out", str(page)]) == 0
     out = capsys.readouterr().out
-    for said in (
+    for output in (
         tour.STORY,
         "tokens/s",
         "Attention weights",
@@ -44,7 +44,7 @@ def test_the_tour(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         "猫はマットの上に座った。",
         str(page),
     ):
-        assert said in out.replace("\n", "") or said in out
+        assert output in out.replace("\n", "") or output in out
     assert page.stat().st_size > 10_000
 
 
@@ -56,8 +56,8 @@ def test_the_lesson_comes_where_nothing_can_be_fetched(
 
     monkeypatch.setattr(loading, "load_shown", unreachable)
     assert main(["demo", "--steps", "2"]) == 0
-    out, said = capsys.readouterr()
-    assert "no network" in said
+    out, output = capsys.readouterr()
+    assert "no network" in output
     assert "after 2 steps" in out
     assert main(["demo", "--model", "nothing-like-that"]) == 2
 

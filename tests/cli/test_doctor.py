@@ -13,8 +13,8 @@ from sightline.kernels import library as kernels
 
 def test_it_says_which_kernels_run(capsys) -> None:
     assert main(["doctor", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["native kernels"].startswith("yes" if kernels.available() else "no")
+    result = json.loads(capsys.readouterr().out)
+    assert result["native kernels"].startswith("yes" if kernels.available() else "no")
     assert main(["doctor"]) == 0
     assert "native kernels" in capsys.readouterr().out
 
@@ -27,7 +27,7 @@ def test_they_are_there_where_there_is_a_compiler() -> None:
 
 def test_it_says_why_they_do_not(monkeypatch) -> None:
     monkeypatch.setattr(kernels, "missing", "not compiled on this machine")
-    found = machine_facts()
-    assert "not compiled" in found["native kernels"]
-    assert found["engine"] == "torch"
-    assert "compiler" in found["fix"]
+    result = machine_facts()
+    assert "not compiled" in result["native kernels"]
+    assert result["engine"] == "torch"
+    assert "compiler" in result["fix"]

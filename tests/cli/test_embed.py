@@ -24,11 +24,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def mistake(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     assert main(["embed", *line]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in said.err
-    return said.err.splitlines()[-1]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in output.err
+    return output.err.splitlines()[-1]
 
 
 def test_json_is_what_python_gives_bit_for_bit(
@@ -36,11 +36,13 @@ def test_json_is_what_python_gives_bit_for_bit(
 ) -> None:
     texts = ["the cat sat", "the [MASK]", ""]
     assert main(["embed", folder, *texts, "--json"]) == 0
-    said = capsys.readouterr()
-    found = json.loads(said.out)
-    assert [row["text"] for row in found] == texts
-    assert torch.equal(torch.tensor([row["vector"] for row in found]), sl.load(folder).embed(texts))
-    assert "3 texts, " in said.err
+    output = capsys.readouterr()
+    result = json.loads(output.out)
+    assert [row["text"] for row in result] == texts
+    assert torch.equal(
+        torch.tensor([row["vector"] for row in result]), sl.load(folder).embed(texts)
+    )
+    assert "3 texts, " in output.err
 
 
 def test_texts_from_a_file_and_from_standard_input(
@@ -60,9 +62,9 @@ def test_vectors_as_a_file(folder: str, tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "vectors.npy"
     assert main(["embed", folder, "the cat", "a dog", "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}\n"
-    found = np.load(out)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, sl.load(folder).embed(["the cat", "a dog"]).numpy())
+    result = np.load(out)
+    assert result.dtype == np.float32
+    assert np.array_equal(result, sl.load(folder).embed(["the cat", "a dog"]).numpy())
     assert main(["embed", folder, "the cat", "--out", str(out), "--json"]) == 0
     expected = {"path": str(out), "texts": 1, "width": 32, "runner": "torch"}
     assert json.loads(capsys.readouterr().out) == expected

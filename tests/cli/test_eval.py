@@ -49,14 +49,14 @@ def written(at: Path, name: str, text: str) -> str:
 def test_a_text(decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = written(tmp_path, "text.txt", (TEXT + "\n") * 6)
     assert main(["eval", str(decoder), text, "--json", "--stride", "20", "--limit", "4"]) == 0
-    found, expected = (
+    result, expected = (
         json.loads(capsys.readouterr().out),
         sl.load(decoder).score("\n".join([TEXT] * 4), stride=20),
     )
-    assert found["perplexity"] == pytest.approx(expected.perplexity)
-    assert found["bits_per_byte"] == pytest.approx(expected.bits_per_byte)
-    assert found["loss"] == pytest.approx(-expected.total / expected.scored)
-    assert (found["done"], found["total"], found["complete"]) == (
+    assert result["perplexity"] == pytest.approx(expected.perplexity)
+    assert result["bits_per_byte"] == pytest.approx(expected.bits_per_byte)
+    assert result["loss"] == pytest.approx(-expected.total / expected.scored)
+    assert (result["done"], result["total"], result["complete"]) == (
         expected.scored,
         expected.scored,
         True,
@@ -74,10 +74,10 @@ def test_pairs(translator: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     data = written(tmp_path, "pairs.tsv", "".join(f"{a}\t{b}\n" for a, b in PAIRS))
     options = ["--tokenize", "char", "--max-tokens", "8", "--beams", "2"]
     assert main(["eval", str(translator), data, *options, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["bleu"] == pytest.approx(bleu.score)
-    assert "tok:char" in found["bleu_signature"]
-    assert [sample["translation"] for sample in found["samples"]] == hypotheses
+    result = json.loads(capsys.readouterr().out)
+    assert result["bleu"] == pytest.approx(bleu.score)
+    assert "tok:char" in result["bleu_signature"]
+    assert [sample["translation"] for sample in result["samples"]] == hypotheses
     files = [
         written(tmp_path, f"{n}.txt", "".join(f"{pair[n]}\n" for pair in PAIRS)) for n in (0, 1)
     ]
@@ -151,12 +151,12 @@ def test_hidden_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         "measured",
     ]
     assert main(["eval", "bert-tiny", data, "--limit", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert 0 < found["accuracy"] < found["top_5"] <= 1
-    assert found["total"] == found["done"] == 13
+    result = json.loads(capsys.readouterr().out)
+    assert 0 < result["accuracy"] < result["top_5"] <= 1
+    assert result["total"] == result["done"] == 13
     assert (
         lines[0]
-        == f"right          {found['accuracy']:.4f}, {round(found['accuracy'] * 13)} tokens"
+        == f"right          {result['accuracy']:.4f}, {round(result['accuracy'] * 13)} tokens"
     )
     assert main(["eval", "bert-tiny", written(tmp_path, "none.txt", "\n\n")]) == 2
     assert "nothing to hide" in capsys.readouterr().err
@@ -189,11 +189,11 @@ def test_ctrl_c_reports_what_was_scored(
     interrupt(monkeypatch, score, "target_logprobs", after=2)
     with pytest.raises(SystemExit):
         main(["eval", str(decoder), data, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert (found["complete"], found["total"]) == (False, whole.scored)
-    assert 0 < found["done"] < found["total"]
-    begun = [logprob for logprob in whole.logprobs[1 : found["done"] + 1] if logprob is not None]
-    assert found["loss"] == pytest.approx(-sum(begun) / len(begun))
+    result = json.loads(capsys.readouterr().out)
+    assert (result["complete"], result["total"]) == (False, whole.scored)
+    assert 0 < result["done"] < result["total"]
+    begun = [logprob for logprob in whole.logprobs[1 : result["done"] + 1] if logprob is not None]
+    assert result["loss"] == pytest.approx(-sum(begun) / len(begun))
 
 
 def test_ctrl_c_before_anything_was_measured(
@@ -309,7 +309,7 @@ def test_a_run_on_what_it_held_out(
     )
     capsys.readouterr()
     assert main(["eval", str(run), "--json"]) == 0
-    found, model = json.loads(capsys.readouterr().out), sl.load(run)
+    result, model = json.loads(capsys.readouterr().out), sl.load(run)
     held = read_run(run).settings().job().task.held_out.ids.tolist()  # type: ignore[attr-defined]
     nats, size = 0.0, 0
     with torch.no_grad():
@@ -321,12 +321,12 @@ def test_a_run_on_what_it_held_out(
                 )
             )
             size += len(model.tokenizer.decode(row[1:].tolist()).encode())  # type: ignore[union-attr]
-    assert found["loss"] == pytest.approx(nats / found["targets"], rel=1e-4)
-    assert found["bits_per_byte"] == pytest.approx(
+    assert result["loss"] == pytest.approx(nats / result["targets"], rel=1e-4)
+    assert result["bits_per_byte"] == pytest.approx(
         nats / torch.log(torch.tensor(2.0)).item() / size, rel=1e-3
     )
-    assert found["targets"] == (len(held) - 1) // 16 * 16
-    assert found["complete"]
+    assert result["targets"] == (len(held) - 1) // 16 * 16
+    assert result["complete"]
     assert main(["eval", str(run), text, "--limit", "3"]) == 0
 
 
@@ -348,18 +348,18 @@ def test_a_translators_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (
         main(["eval", str(run), "--max-tokens", "6", "--beams", "1", "--limit", "2", "--json"]) == 0
     )
-    found, model = json.loads(capsys.readouterr().out), sl.load(run)
+    result, model = json.loads(capsys.readouterr().out), sl.load(run)
     hypotheses = [
         model.translate(source, max_tokens=6, beams=1).text for source, _ in pairs[:200:100]
     ]
-    assert [sample["translation"] for sample in found["samples"]] == hypotheses
-    assert [sample["reference"] for sample in found["samples"]] == [
+    assert [sample["translation"] for sample in result["samples"]] == hypotheses
+    assert [sample["reference"] for sample in result["samples"]] == [
         target for _, target in pairs[:200:100]
     ]
-    assert found["bleu"] == pytest.approx(
+    assert result["bleu"] == pytest.approx(
         sacrebleu.corpus_bleu(hypotheses, [[target for _, target in pairs[:200:100]]]).score
     )
-    assert found["loss"] > 0
+    assert result["loss"] > 0
     Path(data).write_text("".join(f"{a}\t{b}\n" for a, b in pairs[:250]))
     assert main(["eval", str(run), "--max-tokens", "2", "--beams", "1", "--limit", "1"]) == 0
     assert "the data has changed since this run began" in capsys.readouterr().err

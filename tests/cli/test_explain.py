@@ -40,7 +40,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a command that works prints."""
     assert main(arguments) == 0
     captured = capsys.readouterr()
@@ -68,12 +68,12 @@ def test_width_follows_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "70")
-    assert max(map(len, said(capsys, "explain", "gpt2").splitlines())) <= 70
+    assert max(map(len, output(capsys, "explain", "gpt2").splitlines())) <= 70
 
 
 def test_lengths_change_shapes_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
     plain = json.loads(
-        said(
+        output(
             capsys,
             "explain",
             "t5-small",
@@ -97,7 +97,7 @@ def test_a_file_is_explained_as_the_model_it_describes(
 ) -> None:
     config = sl.llama(width=32, layers=3, heads=4, kv_heads=2, vocab_size=50)
     write(config, tmp_path / name)
-    plain = json.loads(said(capsys, "explain", str(tmp_path / name), "--json"))
+    plain = json.loads(output(capsys, "explain", str(tmp_path / name), "--json"))
     assert plain["name"] == "model"
     assert plain["parameters"]["total"] == sum(
         parameter.numel() for parameter in sl.build(config).parameters()
@@ -105,47 +105,47 @@ def test_a_file_is_explained_as_the_model_it_describes(
 
 
 def test_attention_on_three_words(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "explain", "--attention")
+    text = output(capsys, "explain", "--attention")
     for row in ("0.396", "0.324", "0.279", "0.313", "0.380", "0.307", "0.277", "0.315", "0.408"):
         assert row in text
     assert "s = q kᵀ / √d_k" in text
-    plain = json.loads(said(capsys, "explain", "--attention", "--json"))
+    plain = json.loads(output(capsys, "explain", "--attention", "--json"))
     assert plain["words"] == ["I", "love", "Transformers"]
     assert [sum(row) for row in plain["steps"]["weights"]["rows"]] == pytest.approx([1, 1, 1])
-    assert "| I | 0.396 | 0.324 | 0.279 |" in said(capsys, "explain", "--attention", "--markdown")
+    assert "| I | 0.396 | 0.324 | 0.279 |" in output(capsys, "explain", "--attention", "--markdown")
 
 
 def test_one_block_with_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "explain", "--block", "gpt2", "--numbers")
-    assert text == said(capsys, "explain", "gpt2", "--block", "--numbers", "--seed", "0")
-    assert text != said(capsys, "explain", "gpt2", "--block", "--numbers", "--seed", "1")
+    text = output(capsys, "explain", "--block", "gpt2", "--numbers")
+    assert text == output(capsys, "explain", "gpt2", "--block", "--numbers", "--seed", "0")
+    assert text != output(capsys, "explain", "gpt2", "--block", "--numbers", "--seed", "1")
     assert "A_i = softmax(S_i + M)   [h, N, N] = 2 × 4 × 4" in text
-    plain = json.loads(said(capsys, "explain", "--block", "gpt2", "--numbers", "--json"))
+    plain = json.loads(output(capsys, "explain", "--block", "gpt2", "--numbers", "--json"))
     assert (plain["name"], plain["seed"], plain["letters"]["N"]) == ("gpt2", 0, 4)
-    page = said(capsys, "explain", "--block", "gpt2", "--numbers", "--markdown")
+    page = output(capsys, "explain", "--block", "gpt2", "--numbers", "--markdown")
     assert page.startswith("# gpt2: one block with numbers, seed 0\n")
 
 
 def test_one_block_at_its_real_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "explain", "--block", "gpt2")
+    text = output(capsys, "explain", "--block", "gpt2")
     assert "N = 1,024   d = 768   h = 12   d_k = d_v = 64   d_ff = 3,072" in text
     assert "12 × 1024 × 1024" in text
-    assert "12 × 16 × 16" in said(capsys, "explain", "--block", "gpt2", "--time", "16")
+    assert "12 × 16 × 16" in output(capsys, "explain", "--block", "gpt2", "--time", "16")
 
 
 def test_a_block_on_a_narrow_pipe(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = said(capsys, "explain", "--block", "gpt2", "--numbers").splitlines()
+    lines = output(capsys, "explain", "--block", "gpt2", "--numbers").splitlines()
     assert max(map(cell_len, lines)) <= 80
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "explain", "--list")
+    text = output(capsys, "explain", "--list")
     assert all(name in text for name in sl.PUBLISHED)
     assert "6,738,415,616" in text
-    models = json.loads(said(capsys, "explain", "--list", "--json"))
+    models = json.loads(output(capsys, "explain", "--list", "--json"))
     assert {model["name"]: model["parameters"] for model in models}["t5-small"] == 60_506_624
 
 
@@ -279,14 +279,14 @@ def test_a_terminal_without_unicode_still_gets_its_answer() -> None:
 @pytest.mark.parametrize("name", sl.PUBLISHED)
 def test_pages_are_what_the_command_writes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
-    assert page == said(capsys, "explain", name, "--markdown"), (
+    assert page == output(capsys, "explain", name, "--markdown"), (
         f"run: sightline explain {name} --markdown > docs/models/{name}.md"
     )
 
 
 def test_the_index_and_no_page_of_a_model_that_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
     index = (PAGES / "index.md").read_text(encoding="utf-8")
-    assert index == said(capsys, "explain", "--list", "--markdown"), (
+    assert index == output(capsys, "explain", "--list", "--markdown"), (
         "run: sightline explain --list --markdown > docs/models/index.md"
     )
     assert {path.stem for path in PAGES.glob("*.md")} == {"index", *sl.PUBLISHED}

@@ -26,21 +26,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def mistake(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     assert main(["fill", *line]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in said.err
-    return said.err.splitlines()[-1]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in output.err
+    return output.err.splitlines()[-1]
 
 
 def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fill", folder, "the [MASK] sat on ___", "--top-k", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == [
+    result = json.loads(capsys.readouterr().out)
+    assert result == [
         {**asdict(filling), "runner": "torch"}
         for filling in sl.load(folder).fill("the [MASK] sat on ___", top_k=3)
     ]
-    assert [(row["start"], row["end"], len(row["candidates"])) for row in found] == [
+    assert [(row["start"], row["end"], len(row["candidates"])) for row in result] == [
         (4, 10, 3),
         (18, 21, 3),
     ]
@@ -54,11 +54,11 @@ def test_a_folder_with_vocab_txt_alone_fills(
     (tmp_path / "vocab.txt").write_text(
         "\n".join([*SPECIAL, *WORDS, *SIGNS, *LETTERS]) + "\n", encoding="utf-8"
     )
-    found = [
+    result = [
         main(["fill", place, "the [MASK] sat on ___", "--json"]) or capsys.readouterr().out
         for place in (folder, str(tmp_path))
     ]
-    assert found[0] == found[1]
+    assert result[0] == result[1]
 
 
 def test_the_screen_has_the_text_and_bars(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ def test_alternatives_are_listed_on_a_terminal_too(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ("generate", str(folder), "the cat", "--max-tokens", "3", "--show", "alternatives")
-    found = sl.load(folder).generate("the cat", max_tokens=3, alternatives=5)
+    result = sl.load(folder).generate("the cat", max_tokens=3, alternatives=5)
     assert main([*line]) == 0
     rows = capsys.readouterr().out.splitlines()[-3:]
     _, raw = terminal.run(*line, columns=120)
@@ -102,7 +102,7 @@ def test_alternatives_are_listed_on_a_terminal_too(
     tokenizer = sl.load(folder).tokenizer
     assert tokenizer is not None
     for shown, piped, token, others in zip(
-        (first, second, third), rows, found.tokens, found.alternatives, strict=True
+        (first, second, third), rows, result.tokens, result.alternatives, strict=True
     ):
         assert repr(tokenizer.token(token)) in shown
         assert [id for id, _ in others if repr(tokenizer.token(id)) not in shown] == []

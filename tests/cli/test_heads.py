@@ -39,17 +39,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(sl.Model(model, tokenizer).save(place / "model"))
 
 
-def said(capsys: pytest.CaptureFixture[str], *line: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     assert main(["heads", *line]) == 0
     return capsys.readouterr().out
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     assert main(["heads", *line]) == 2
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert "Traceback" not in found.err
-    return found.err.splitlines()[-1]
+    result = capsys.readouterr()
+    assert result.out == ""
+    assert "Traceback" not in result.err
+    return result.err.splitlines()[-1]
 
 
 def test_every_role_has_a_letter_and_a_colour_of_its_own() -> None:
@@ -60,34 +60,34 @@ def test_every_role_has_a_letter_and_a_colour_of_its_own() -> None:
 def test_the_map_has_a_letter_for_each_head(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = said(capsys, folder, TEXT)
-    found = heads_of(sl.load(folder), TEXT)
+    out = output(capsys, folder, TEXT)
+    result = heads_of(sl.load(folder), TEXT)
     lines = out.splitlines()
     assert "decoder: layers down, heads across" in lines[0]
-    for row, line in zip(found.grid("decoder"), lines[2:5], strict=True):
+    for row, line in zip(result.grid("decoder"), lines[2:5], strict=True):
         sink = sum(head.sink for head in row) / 2
         assert line.split() == [
             str(row[0].layer),
             *(LETTERS[head.role] for head in row),
             f"{sink:.0%}",
         ]
-    for head in {head.role for head in found.heads}:
+    for head in {head.role for head in result.heads}:
         assert re.search(rf"^{re.escape(LETTERS[head])}  {head} +\d", out, re.MULTILINE)
     assert f"measured on: {TEXT!r} and random tokens, repeated (82 tokens, 60 tokens)" in out
 
 
 def test_json_is_what_python_gives(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(said(capsys, folder, TEXT, "--json", "--seed", "3"))
+    result = json.loads(output(capsys, folder, TEXT, "--json", "--seed", "3"))
     model = sl.load(folder)
-    assert found.pop("runner") == model.runner.name
-    assert found == json.loads(json.dumps(heads_of(model, TEXT, seed=3).to_dict()))
-    assert found["seed"] == 3
+    assert result.pop("runner") == model.runner.name
+    assert result == json.loads(json.dumps(heads_of(model, TEXT, seed=3).to_dict()))
+    assert result["seed"] == 3
 
 
 def test_relations_stand_below(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, folder, TEXT, "--relations")
-    found = relations_of(sl.load(folder))
-    for one in found.relations:
+    out = output(capsys, folder, TEXT, "--relations")
+    result = relations_of(sl.load(folder))
+    for one in result.relations:
         assert f"{one.title}: {one.links} links" in out
         best = one.top[0]
         assert one.links < FEW or re.search(
@@ -95,7 +95,7 @@ def test_relations_stand_below(folder: str, capsys: pytest.CaptureFixture[str]) 
         )
     assert "attention from the noun to its adjective" in out
     model = heads_of(sl.load(folder), TEXT)
-    assert heads_dict(model, found)["relations"] == found.to_dict()["relations"]
+    assert heads_dict(model, result)["relations"] == result.to_dict()["relations"]
     assert "relations" not in heads_dict(model, None)
 
 
@@ -103,8 +103,8 @@ def test_standard_input_and_our_text(
     folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(TEXT))
-    assert said(capsys, folder, "-", "--json") == said(capsys, folder, TEXT, "--json")
-    assert "lighthouse" in said(capsys, folder)
+    assert output(capsys, folder, "-", "--json") == output(capsys, folder, TEXT, "--json")
+    assert "lighthouse" in output(capsys, folder)
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])
@@ -112,10 +112,10 @@ def test_the_picture(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
 ) -> None:
     file = tmp_path / f"map.{ending}"
-    assert f"drawn into {file}" in said(capsys, folder, TEXT, "--out", str(file))
+    assert f"drawn into {file}" in output(capsys, folder, TEXT, "--out", str(file))
     first = file.read_bytes()
     assert first.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
-    said(capsys, folder, TEXT, "--out", str(file))
+    output(capsys, folder, TEXT, "--out", str(file))
     assert file.read_bytes() == first
 
 
@@ -139,10 +139,12 @@ def test_mistakes(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_the_engine_that_generates_runs_the_passes(
     folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_torch = json.loads(said(capsys, folder, TEXT, "--relations", "--json", "--engine", "torch"))
+    by_torch = json.loads(
+        output(capsys, folder, TEXT, "--relations", "--json", "--engine", "torch")
+    )
     for module in (profile, relations):
         monkeypatch.delattr(module, "trace_of")
-    native = json.loads(said(capsys, folder, TEXT, "--relations", "--json"))
+    native = json.loads(output(capsys, folder, TEXT, "--relations", "--json"))
     assert by_torch["runner"] == "torch"
     assert native["runner"].startswith("native")
     assert [head["role"] for head in native["heads"]] == [
@@ -150,7 +152,7 @@ def test_the_engine_that_generates_runs_the_passes(
     ]
     for ours, theirs in zip(native["heads"], by_torch["heads"], strict=True):
         assert ours["scores"]["previous"] == pytest.approx(theirs["scores"]["previous"], abs=1e-4)
-    assert json.loads(said(capsys, folder, TEXT, "--json", "--dtype", "int8"))["heads"]
+    assert json.loads(output(capsys, folder, TEXT, "--json", "--dtype", "int8"))["heads"]
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,9 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in found] == list(catalogue.EXPERIMENTS)
-    assert all(one["claim"]["en"] and one["claim"]["ja"] and one["source"] for one in found)
+    result = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in result] == list(catalogue.EXPERIMENTS)
+    assert all(one["claim"]["en"] and one["claim"]["ja"] and one["source"] for one in result)
     assert main(["lab", "list"]) == 0
     assert "softmax-saturation" in capsys.readouterr().out
 
@@ -32,8 +32,8 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 def test_run_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path)]
     assert main(["lab", "run", "three-words", "--quick", "--seed", "107", "--json", *out]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(one["verdict"], one["seed"], one["complete"]) for one in found] == [
+    result = json.loads(capsys.readouterr().out)
+    assert [(one["verdict"], one["seed"], one["complete"]) for one in result] == [
         ("supported", 107, True)
     ]
     assert (tmp_path / "three-words.svg").stat().st_size
@@ -66,7 +66,7 @@ def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["run", "softmax-saturatoin"], "did you mean 'softmax-saturation'"),
         (["run", "three-words", "--quick", "--full"], "--quick and --full"),
@@ -79,11 +79,11 @@ def test_all_of_them_end_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_what_cannot_be_done_is_one_line(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lab", *words]) == 2
     captured = capsys.readouterr().err
-    assert said in captured
+    assert message in captured
     assert len(captured.strip().splitlines()) == 1
 
 

@@ -34,13 +34,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str], line: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], line: str) -> str:
     assert main(line.split()) == 0
     return capsys.readouterr().out
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(capsys, "models").splitlines()
+    lines = output(capsys, "models").splitlines()
     assert lines[0].split() == [
         "name",
         "family",
@@ -85,10 +85,10 @@ def test_a_terminal_shows_every_word_within_its_width(columns: int) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    found = {model["name"]: model for model in json.loads(said(capsys, "models --json"))}
-    assert set(found) == set(CATALOGUE)
-    assert found["minilm"]["hub"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert (found["wheel"]["on_disk"], found["wheel"]["path"], found["wheel"]["bytes"]) == (
+    result = {model["name"]: model for model in json.loads(output(capsys, "models --json"))}
+    assert set(result) == set(CATALOGUE)
+    assert result["minilm"]["hub"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert (result["wheel"]["on_disk"], result["wheel"]["path"], result["wheel"]["bytes"]) == (
         False,
         None,
         WHEEL.size,
@@ -97,13 +97,13 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_get_where_remove(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = place / "home" / "models" / "wheel"
-    assert said(capsys, "models get wheel") == f"{folder}\n"
-    assert said(capsys, "models where wheel") == f"{folder}\n"
+    assert output(capsys, "models get wheel") == f"{folder}\n"
+    assert output(capsys, "models where wheel") == f"{folder}\n"
     assert next(
-        model for model in json.loads(said(capsys, "models --json")) if model["name"] == "wheel"
+        model for model in json.loads(output(capsys, "models --json")) if model["name"] == "wheel"
     )["path"] == str(folder)
     assert " yes " in next(
-        line for line in said(capsys, "models").splitlines() if line.startswith("wheel ")
+        line for line in output(capsys, "models").splitlines() if line.startswith("wheel ")
     )
     assert main(["models", "remove", "wheel"]) == 2
     assert (
@@ -111,7 +111,7 @@ def test_get_where_remove(place: Path, capsys: pytest.CaptureFixture[str]) -> No
         == "error: wheel was not deleted. Fix: sightline models remove wheel --yes\n"
     )
     assert folder.exists()
-    assert said(capsys, "models remove wheel --yes").startswith(f"deleted {folder}, ")
+    assert output(capsys, "models remove wheel --yes").startswith(f"deleted {folder}, ")
     assert not folder.exists()
 
 
@@ -143,8 +143,8 @@ def test_the_hubs_cache(place: Path, capsys: pytest.CaptureFixture[str]) -> None
     (folder.parents[1] / "refs").mkdir()
     (folder.parents[1] / "refs" / "main").write_text("a" * 40)
     assert (
-        said(capsys, "models where owner/name")
-        == said(capsys, "models get owner/name")
+        output(capsys, "models where owner/name")
+        == output(capsys, "models get owner/name")
         == f"{folder}\n"
     )
 

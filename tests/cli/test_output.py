@@ -59,17 +59,17 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "vocab_size": tokenizer.vocab_size,
         "max_positions": 64,
     }
-    found = {
+    result = {
         "decoder": sl.Model(sl.build(sl.gpt(**size)).eval(), tokenizer).save(place / "decoder")
     }
-    found["filler"] = hostile_tokenizer(place / "filler")
+    result["filler"] = hostile_tokenizer(place / "filler")
     reference(
         "BertForMaskedLM", tiny_folders.SIZES | {"vocab_size": tokenizer.vocab_size}
-    ).save_pretrained(found["filler"])
-    found["classifier"] = place / "classifier"
+    ).save_pretrained(result["filler"])
+    result["classifier"] = place / "classifier"
     labels = dict(enumerate(HOSTILE))
     tiny_folders.bert(
-        found["classifier"],
+        result["classifier"],
         "BertForSequenceClassification",
         id2label=labels,
         label2id={v: k for k, v in labels.items()},
@@ -79,12 +79,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "source": f"{TITLE}[bold]x[/nope]\nforged",
         "grapheme_chars": "____abc",
     }
-    found["npz"] = archive(place / "model.npz", bart(), META | sounds)
+    result["npz"] = archive(place / "model.npz", bart(), META | sounds)
     writer = llama_writer(place / "model.gguf")
     writer.add_tensor(f"{TITLE}[bold]x[/nope].rope_freqs.weight", torch.zeros(4).numpy())
     finish(writer)
-    found["gguf"] = place / "model.gguf"
-    return {name: str(path) for name, path in found.items()}
+    result["gguf"] = place / "model.gguf"
+    return {name: str(path) for name, path in result.items()}
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {

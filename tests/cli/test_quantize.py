@@ -41,8 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_sizes_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quantize", str(folder), "--dtype", "int8,int4", "--json"]) == 0
-    found, model = json.loads(capsys.readouterr().out), sl.load(folder).transformer
-    assert found["bytes"] == {
+    result, model = json.loads(capsys.readouterr().out), sl.load(folder).transformer
+    assert result["bytes"] == {
         name: NativeEngine.of(model, name).bytes for name in ("float32", "int8", "int4")
     }
     assert main(["quantize", str(folder)]) == 0
@@ -94,9 +94,9 @@ def test_the_report_equals_the_library(
     ]
     assert sum(line.split()[:1] == ["1"] for line in lines) == 2  # each chart has its layers
     assert f"{four.blocks[1]:.2%}" in captured.out
-    said = json.loads((out / "report.json").read_text())
-    assert said["precisions"][0]["perplexity"] == eight.perplexity
-    assert said["precisions"][1]["matrices"][1] == {
+    output = json.loads((out / "report.json").read_text())
+    assert output["precisions"][0]["perplexity"] == eight.perplexity
+    assert output["precisions"][1]["matrices"][1] == {
         "name": four.matrices[1].name,
         "error": four.matrices[1].error,
     }
@@ -125,10 +125,10 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         )
         == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    assert (found["tokens"], found["text"], len(found["precisions"])) == (64, "text.txt", 1)
-    assert found["float32"]["perplexity"] == found["precisions"][0]["float32_perplexity"]
-    assert len(found["precisions"][0]["blocks"]) == 2
+    result = json.loads(capsys.readouterr().out)
+    assert (result["tokens"], result["text"], len(result["precisions"])) == (64, "text.txt", 1)
+    assert result["float32"]["perplexity"] == result["precisions"][0]["float32_perplexity"]
+    assert len(result["precisions"][0]["blocks"]) == 2
 
 
 def test_after_ctrl_c_what_was_measured_is_shown(

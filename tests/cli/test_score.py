@@ -26,14 +26,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", str(folder), TEXT]) == 0
     captured = capsys.readouterr()
-    found = sl.load(folder).score(TEXT)
+    result = sl.load(folder).score(TEXT)
     lines = captured.out.splitlines()
     assert (
         lines[0]
-        == f"log-likelihood  {found.total:.4f} nats, {found.scored} of {found.scored + 1} tokens"
+        == f"log-likelihood  {result.total:.4f} nats, {result.scored} of {result.scored + 1} tokens"
     )
-    assert lines[1] == f"perplexity      {found.perplexity:.4f}"
-    assert lines[2] == f"bits per byte   {found.bits_per_byte:.4f}, {found.bytes} bytes"
+    assert lines[1] == f"perplexity      {result.perplexity:.4f}"
+    assert lines[2] == f"bits per byte   {result.bits_per_byte:.4f}, {result.bytes} bytes"
     assert "tokens/s" in captured.err
 
 
@@ -51,19 +51,19 @@ def test_json_from_a_file_and_from_standard_input(
         )
         == 0
     )
-    found, expected = json.loads(capsys.readouterr().out), sl.load(folder).score(text, stride=9)
-    assert found["tokens"] == expected.tokens
+    result, expected = json.loads(capsys.readouterr().out), sl.load(folder).score(text, stride=9)
+    assert result["tokens"] == expected.tokens
     assert len(expected.tokens) > 64
-    assert found["logprobs"] == expected.logprobs
-    assert found["logprobs"][0] is None
-    assert (found["perplexity"], found["bytes"]) == (
+    assert result["logprobs"] == expected.logprobs
+    assert result["logprobs"][0] is None
+    assert (result["perplexity"], result["bytes"]) == (
         expected.perplexity,
         len(text.encode()) - len("the"),
     )
-    assert math.isclose(found["bits_per_byte"], -found["total"] / math.log(2) / found["bytes"])
+    assert math.isclose(result["bits_per_byte"], -result["total"] / math.log(2) / result["bytes"])
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert main(["score", str(folder), "-", "--stride", "9", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["logprobs"] == found["logprobs"]
+    assert json.loads(capsys.readouterr().out)["logprobs"] == result["logprobs"]
 
 
 def test_without_colours_each_token_has_a_line(
@@ -79,8 +79,8 @@ def test_without_colours_each_token_has_a_line(
 
 
 def scores(model: sl.Model) -> tuple[list[int], list[float | None]]:
-    found = model.score("the dog")
-    return found.tokens, found.logprobs
+    result = model.score("the dog")
+    return result.tokens, result.logprobs
 
 
 def test_with_colours_it_is_the_text(folder: Path) -> None:
@@ -148,13 +148,13 @@ def test_a_text_may_begin_with_a_hyphen(folder: Path, capsys: pytest.CaptureFixt
 def test_a_target_given_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = saved(tmp_path, sl.encoder_decoder(**SIZE), decoder_start_token_id=5)
     assert main(["score", str(folder), "the dog", "--source", "the cat", "--json"]) == 0
-    found, model = json.loads(capsys.readouterr().out), sl.load(folder)
+    result, model = json.loads(capsys.readouterr().out), sl.load(folder)
     source, target = (model.tokenizer.encode(text) for text in ("the cat", "the dog"))
     with torch.no_grad():
         logs = model.transformer(torch.tensor([[5, *target[:-1]]]), source=torch.tensor([source]))[
             0
         ].log_softmax(-1)
-    assert found["tokens"] == target
-    assert found["logprobs"] == pytest.approx(
+    assert result["tokens"] == target
+    assert result["logprobs"] == pytest.approx(
         [float(logs[n, id]) for n, id in enumerate(target)], abs=1e-5
     )

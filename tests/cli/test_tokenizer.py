@@ -31,11 +31,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def mistake(capsys: pytest.CaptureFixture[str], *line: str) -> str:
     assert main(["tokenizer", *line]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in said.err
-    return said.err.splitlines()[-1].removeprefix("error: ")
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in output.err
+    return output.err.splitlines()[-1].removeprefix("error: ")
 
 
 def test_train_and_show(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_an_empty_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (
             "train book.txt --vocab 100 --out made",
@@ -105,8 +105,8 @@ def test_an_empty_text(capsys: pytest.CaptureFixture[str]) -> None:
         ("", "nothing to do; expected train or show. Fix: sightline tokenizer --help"),
     ],
 )
-def test_mistakes(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:
-    assert said in mistake(capsys, *line.split())
+def test_mistakes(capsys: pytest.CaptureFixture[str], line: str, message: str) -> None:
+    assert message in mistake(capsys, *line.split())
     assert not Path("made").exists()
 
 

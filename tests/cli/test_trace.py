@@ -32,29 +32,29 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_json_is_the_trace(decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", str(decoder), TEXT, "--layer", "1", "--head", "-1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     trace = sl.load(decoder).trace(TEXT)
     np.testing.assert_allclose(
-        np.nan_to_num(np.array(found["weights"], dtype=float)),
+        np.nan_to_num(np.array(result["weights"], dtype=float)),
         trace.weights(1, 3).numpy(),
         atol=1e-6,
     )
-    assert found["tokens"] == [token.text for token in trace.tokens]
-    assert (found["layer"], found["head"], found["text"]) == (1, 3, TEXT)
+    assert result["tokens"] == [token.text for token in trace.tokens]
+    assert (result["layer"], result["head"], result["text"]) == (1, 3, TEXT)
 
 
 def test_without_a_head_one_is_chosen_and_said(
     decoder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trace", str(decoder), TEXT]) == 0
-    out, said = capsys.readouterr()
-    layer, head = said.split()[1].rstrip(","), said.split()[3]
+    out, output = capsys.readouterr()
+    layer, head = output.split()[1].rstrip(","), output.split()[3]
     assert f"Attention weights: layer {layer}, head {head}\n" in out
-    assert "--layer N --head N" in said
+    assert "--layer N --head N" in output
     assert main(["trace", str(decoder), TEXT, "--layer", "0", "--view", "lines"]) == 0
-    out, said = capsys.readouterr()
+    out, output = capsys.readouterr()
     assert "layer 0, mean of all heads" in out
-    assert said == ""
+    assert output == ""
     assert main(["trace", str(decoder), TEXT, "--layer", "0", "--view", "sphere"]) == 0
     assert "layer 0, head " in capsys.readouterr().err
 
@@ -67,22 +67,22 @@ def test_standard_input_and_a_file_are_read(
 ) -> None:
     (tmp_path / "text").write_text(TEXT + "\n")
     monkeypatch.setattr("sys.stdin", io.StringIO(TEXT + "\n"))
-    found = []
+    result = []
     for line in (["-"], ["--file", str(tmp_path / "text")], [TEXT]):
         assert main(["trace", str(decoder), *line, "--layer", "0", "--json"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0] == found[1] == found[2]
+        result.append(json.loads(capsys.readouterr().out))
+    assert result[0] == result[1] == result[2]
 
 
 def test_an_encoder_decoder_shows_its_alignment(
     both: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trace", str(both), "a dog", "--source", TEXT, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     trace = sl.load(both).trace("a dog", source=TEXT)
-    assert found["view"] == "alignment"
-    np.testing.assert_allclose(found["weights"], trace.cross_weights(0).mean(0).numpy(), atol=1e-6)
-    assert found["columns"] == [token.text.strip() for token in trace.source or ()]
+    assert result["view"] == "alignment"
+    np.testing.assert_allclose(result["weights"], trace.cross_weights(0).mean(0).numpy(), atol=1e-6)
+    assert result["columns"] == [token.text.strip() for token in trace.source or ()]
     assert main(["trace", str(both), TEXT]) == 0
     assert "Cross-attention: decoder layer 0" in capsys.readouterr().out
     assert (
@@ -137,14 +137,14 @@ def test_only_some_layers_are_kept(
         )
         == 0
     )
-    out, said = capsys.readouterr()
+    out, output = capsys.readouterr()
     assert json.loads(out)["layers"] == [1]
-    assert said == f"{tmp_path / 'x.safetensors'}\n"
+    assert output == f"{tmp_path / 'x.safetensors'}\n"
     assert [site[1] for site in sl.Trace.open(tmp_path / "x.safetensors").looks] == [1]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ([TEXT, "--layer", "2"], "layer 2; expected 0 to 1. Fix: --layer 1 is the last"),
         (
@@ -172,10 +172,10 @@ def test_only_some_layers_are_kept(
     ],
 )
 def test_mistakes_are_one_line(
-    line: list[str], said: str, decoder: Path, capsys: pytest.CaptureFixture[str]
+    line: list[str], message: str, decoder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["trace", str(decoder), *line]) == 2
     out, error = capsys.readouterr()
     assert out == ""
-    assert said in error
+    assert message in error
     assert error.count("\n") == (2 if "has the most structure" in error else 1)

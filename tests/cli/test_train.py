@@ -96,7 +96,7 @@ def test_a_run_and_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "model",
     }
     lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
-    best = min(said["loss"] for said in lines if said["kind"] == "validation")
+    best = min(output["loss"] for output in lines if output["kind"] == "validation")
     assert f"validation  {best:.4f} nats at step 8, perplexity {math.exp(best):.4g}" in captured.out
     assert f'try         sightline translate {run} "…"' in captured.out
     assert (
@@ -122,16 +122,16 @@ def test_a_run_and_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_events_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line(tmp_path, "--json")) == 0
     captured = capsys.readouterr()
-    found = [json.loads(text) for text in captured.out.splitlines()]
-    assert found[0]["kind"] == "begin"
-    assert [one["step"] for one in found if one["kind"] == "step"] == list(range(1, 9))
-    assert [one["step"] for one in found if one["kind"] == "validation"] == [4, 8]
-    assert found[-1]["kind"] == "end"
-    assert found[-1]["best"] == min(one["loss"] for one in found if one["kind"] == "validation")
+    result = [json.loads(text) for text in captured.out.splitlines()]
+    assert result[0]["kind"] == "begin"
+    assert [one["step"] for one in result if one["kind"] == "step"] == list(range(1, 9))
+    assert [one["step"] for one in result if one["kind"] == "validation"] == [4, 8]
+    assert result[-1]["kind"] == "end"
+    assert result[-1]["best"] == min(one["loss"] for one in result if one["kind"] == "validation")
     metrics = [
         json.loads(text) for text in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
-    assert [one["loss"] for one in found if one["kind"] == "step"] == [
+    assert [one["loss"] for one in result if one["kind"] == "step"] == [
         one["loss"] for one in metrics if one["kind"] == "step"
     ]
 
@@ -167,9 +167,9 @@ def test_settings_from_a_file_and_the_default_folder(
         main(["train", "translate", "--config", "a.toml", "--set", "steps=2", "--set", "seed=3"])
         == 0
     )
-    said = json.loads((tmp_path / "runs" / "translate" / "run.json").read_text())
-    assert said["recipe"] == "translate"
-    assert {name: said["settings"][name] for name in ("steps", "seed", "lr", "width")} == {
+    output = json.loads((tmp_path / "runs" / "translate" / "run.json").read_text())
+    assert output["recipe"] == "translate"
+    assert {name: output["settings"][name] for name in ("steps", "seed", "lr", "width")} == {
         "steps": 2,
         "seed": 3,
         "lr": 0.01,
@@ -229,12 +229,14 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "run").exists()
     assert "decoder.cross_attention" in out
     assert main(line(tmp_path, "--dry-run", "--json")) == 0
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert not (tmp_path / "run").exists()
-    assert sum(found["parts"].values()) == found["parameters"]
+    assert sum(result["parts"].values()) == result["parameters"]
     assert main(line(tmp_path)) == 0
     files = (tmp_path / "run" / "checkpoints" / "step-00000008").glob("*.safetensors")
-    assert sum(path.stat().st_size for path in files) == pytest.approx(found["checkpoint"], rel=0.2)
+    assert sum(path.stat().st_size for path in files) == pytest.approx(
+        result["checkpoint"], rel=0.2
+    )
 
 
 # ---------------------------------------------------------------------------------- interruptions
@@ -260,10 +262,10 @@ def interrupted(arguments: list[str], run: Path, number: signal.Signals) -> str:
     wait(lambda: process.poll() is not None or has_steps(run), 120)
     if process.poll() is None:
         os.kill(process.pid, number)
-    said = process.end()
-    assert process.returncode == 128 + number, said
-    assert "Traceback" not in said
-    return said.splitlines()[-1]
+    output = process.end()
+    assert process.returncode == 128 + number, output
+    assert "Traceback" not in output
+    return output.splitlines()[-1]
 
 
 @pytest.mark.usefixtures("as_users_run_it")
@@ -298,9 +300,9 @@ def test_the_reader_of_the_json_may_go_away(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith(b'{"kind": "begin"')
     process.stdout.close()
-    said = process.stderr.read().decode() if process.stderr is not None else ""
-    assert process.wait(timeout=60) == 141, said
-    assert "Traceback" not in said
+    output = process.stderr.read().decode() if process.stderr is not None else ""
+    assert process.wait(timeout=60) == 141, output
+    assert "Traceback" not in output
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
 
 

@@ -45,9 +45,9 @@ def model(folder: Path) -> sl.Model:
 def test_a_text_as_one(folder: Path, model: sl.Model, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["translate", str(folder), "the cat\nthe dog", "--max-tokens", "5"]) == 0
     captured = capsys.readouterr()
-    found = model.translate("the cat\nthe dog", max_tokens=5)
-    assert captured.out == found.text + "\n"
-    assert ("cut after 5 tokens" in captured.err) == (not found.finished)
+    result = model.translate("the cat\nthe dog", max_tokens=5)
+    assert captured.out == result.text + "\n"
+    assert ("cut after 5 tokens" in captured.err) == (not result.finished)
 
 
 @pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
@@ -61,11 +61,11 @@ def test_the_native_engine_says_the_same(
         "call",
         lambda self, *given, **named: (ran.append(1), call(self, *given, **named))[1],
     )
-    said = [
+    output = [
         (main(["translate", str(folder), "the cat", *more]), capsys.readouterr().out)
         for more in ([], ["--engine", "native"])
     ]
-    assert said[0] == said[1]
+    assert output[0] == output[1]
     assert ran
     assert main(["translate", str(folder), "the cat", "--engine", "native", "--dtype", "int9"]) != 0
     assert "int9" in capsys.readouterr().err
@@ -89,20 +89,20 @@ def test_json(folder: Path, model: sl.Model, capsys: pytest.CaptureFixture[str])
         )
         == 0
     )
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     expected = model.translate("the cat", max_tokens=5, beams=2, length_penalty=0.5)
-    assert (found["text"], found["tokens"], found["score"]) == (
+    assert (result["text"], result["tokens"], result["score"]) == (
         expected.text,
         expected.tokens,
         expected.score,
     )
-    assert [(other["text"], other["score"]) for other in found["others"]] == expected.others
-    assert (found["source_tokens"], found["target_tokens"]) == (
+    assert [(other["text"], other["score"]) for other in result["others"]] == expected.others
+    assert (result["source_tokens"], result["target_tokens"]) == (
         expected.source_tokens,
         expected.target_tokens,
     )
     torch.testing.assert_close(
-        torch.tensor(found["alignment"]), expected.alignment, atol=1e-6, rtol=0
+        torch.tensor(result["alignment"]), expected.alignment, atol=1e-6, rtol=0
     )
 
 
@@ -137,8 +137,8 @@ def test_standard_input_too_and_json_has_a_line_each(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(LINES)))
     assert main(["translate", str(folder), "-", "--max-tokens", "4", "--json"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one and one["text"] for one in found] == [
+    result = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one and one["text"] for one in result] == [
         model.translate(line, max_tokens=4).text if line else None for line in LINES
     ]
 
@@ -154,12 +154,12 @@ def translation(source: list[str], target: list[str], alignment: list[list[float
 
 
 def test_the_table_of_shades() -> None:
-    found = translation(
+    result = translation(
         ["The", " cat", "</s>"],
         ["猫", "が", "</s>"],
         [[0.2, 0.79, 0.01], [0.3, 0.5, 0.2], [0.05, 0.05, 0.9]],
     )
-    assert list(alignment_lines(found, width=80))[:-2] == [
+    assert list(alignment_lines(result, width=80))[:-2] == [
         "     The cat </s>",
         "猫   ░░  ██  ·",
         "が   ▒▒  ▓▓  ░░",

@@ -136,12 +136,12 @@ def test_only_what_the_gradient_needs_is_kept() -> None:
 
 def test_the_number_of_threads_changes_no_bit() -> None:
     a, b, before = torch.randn(700, 900), torch.randn(900, 200), torch.get_num_threads()
-    found = []
+    result = []
     for count in (1, 2, 5):
         torch.set_num_threads(count)
-        found.append(kernels.product(a, b))
+        result.append(kernels.product(a, b))
     torch.set_num_threads(before)
-    assert all(torch.equal(one, found[0]) for one in found)
+    assert all(torch.equal(one, result[0]) for one in result)
 
 
 def test_torch_does_it_where_ours_cannot_or_need_not(monkeypatch) -> None:

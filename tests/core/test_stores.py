@@ -34,11 +34,11 @@ def test_what_was_handed_out_is_never_written_over(capacity: int | None) -> None
             store.truncate(step - 3)
         if step == 7:
             store.reorder(torch.tensor([1, 0]))
-        found = store.update(stored(float(step), start=store.key.length))
-        seen.append((found, found.key.clone(), found.value.clone()))
-    for found, key, value in seen:
-        assert torch.equal(found.key, key)
-        assert torch.equal(found.value, value)
+        result = store.update(stored(float(step), start=store.key.length))
+        seen.append((result, result.key.clone(), result.value.clone()))
+    for result, key, value in seen:
+        assert torch.equal(result.key, key)
+        assert torch.equal(result.value, value)
 
 
 def test_memory_doubles_and_is_not_taken_for_each_token() -> None:
@@ -69,10 +69,10 @@ def test_rows_of_one_source_share_its_memory() -> None:
         KeyValues(torch.randn(1, 2, 5, 3), torch.randn(1, 2, 5, 3), torch.arange(5)[None], 0)
     )
     once.reorder(torch.tensor([0, 0, 0, 0]))
-    found = once.recall()
-    assert found is not None
-    assert found.key.shape[0] == 4
-    assert found.key.untyped_storage().nbytes() == 2 * 5 * 3 * 4
+    result = once.recall()
+    assert result is not None
+    assert result.key.shape[0] == 4
+    assert result.key.untyped_storage().nbytes() == 2 * 5 * 3 * 4
     assert once.bytes == 2 * 2 * 5 * 3 * 4
 
 
@@ -81,9 +81,9 @@ def test_rows_of_many_sources_follow_the_beams() -> None:
     once.update(KeyValues(key, key, torch.arange(5).repeat(3, 1), None))
     for rows in ([0, 0, 1, 2, 2], [0, 1, 2, 3, 4], [4, 3, 0]):
         once.reorder(torch.tensor(rows))
-    found = once.recall()
-    assert found is not None
-    assert torch.equal(found.key, key[[2, 2, 0]])
+    result = once.recall()
+    assert result is not None
+    assert torch.equal(result.key, key[[2, 2, 0]])
 
 
 def test_quantised_is_within_half_a_step() -> None:
@@ -104,10 +104,10 @@ def test_a_quantised_cache_changes_logits_by_little(name: str) -> None:
     model = make(GENERATORS[name])
     given = inputs(model.config)
     tokens = given.pop("tokens")
-    cache, found = Cache.quantised(model.config), list[torch.Tensor]()
+    cache, result = Cache.quantised(model.config), list[torch.Tensor]()
     for n in range(tokens.shape[1]):
-        found.append(model(tokens[:, n : n + 1], cache=cache, **(given if n == 0 else {})))
-    away = distance(model(tokens, **given), torch.cat(found, dim=1))
+        result.append(model(tokens[:, n : n + 1], cache=cache, **(given if n == 0 else {})))
+    away = distance(model(tokens, **given), torch.cat(result, dim=1))
     assert 0 < away < LOGIT_DISTANCE
     plain = Cache.growing(model.config)
     model(tokens, cache=plain, **given)

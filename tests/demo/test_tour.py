@@ -36,14 +36,14 @@ def test_the_heads_that_link_two_words(model: sl.Model) -> None:
     trace = model.trace(tour.SENTENCE)
     words = [token.text.strip() for token in trace.tokens]
     row, column = words.index("it"), words.index("animal")
-    found = tour.linking_heads(trace, "it", "animal", count=12)
-    for link in found:
+    result = tour.linking_heads(trace, "it", "animal", count=12)
+    for link in result:
         weights = trace.weights(link.layer, link.head).numpy()[row]
         assert link.share == pytest.approx(weights[column] / weights[1:].sum(), rel=1e-4)
         assert link.strongest == (int(np.argmax(weights[1:])) + 1 == column)
-    order = [(link.strongest, link.share) for link in found]
+    order = [(link.strongest, link.share) for link in result]
     assert order == sorted(order, reverse=True)
-    assert len(found) == 12
+    assert len(result) == 12
     with pytest.raises(InputError, match="no token 'cat'"):
         tour.linking_heads(trace, "it", "cat")
 

@@ -20,9 +20,9 @@ def lines(config: sl.ModelConfig, *, stack: str = "", section: str = "") -> list
     """`equation  [shape]` of one part, or of the whole model."""
     return [
         f"{line.equation}  {symbol_text(line.shape)}"
-        for found in explain(config).sections
-        for line in found.lines
-        if stack in ("", found.stack) and section in ("", found.name)
+        for result in explain(config).sections
+        for line in result.lines
+        if stack in ("", result.stack) and section in ("", result.name)
     ]
 
 
@@ -56,7 +56,7 @@ def test_cross_attention_looks_at_the_source() -> None:
 
 
 def test_ngpt_walks_on_the_sphere() -> None:
-    found = lines(sl.PUBLISHED["ngpt-0.5b"]())
+    result = lines(sl.PUBLISHED["ngpt-0.5b"]())
     for line in (
         "x = unit(x)  [T, d_model]",
         "q = s_qk ⊙ unit(q)  [h, T, d_k]",
@@ -68,7 +68,7 @@ def test_ngpt_walks_on_the_sphere() -> None:
         "x = unit(x + α_M ⊙ (f − x))  [T, d_model]",
         "logits = s_z ⊙ logits  [T, V]",
     ):
-        assert line in found
+        assert line in result
 
 
 ENDINGS = {
@@ -81,16 +81,16 @@ ENDINGS = {
 
 @pytest.mark.parametrize("placement", ENDINGS)
 def test_residual_steps_have_their_norms_in_place(placement: str) -> None:
-    found = lines(sl.gpt(**tiny.SIZE, placement=placement))
-    assert [line for line in ENDINGS[placement] if f"{line}  [T, d_model]" in found] == ENDINGS[
+    result = lines(sl.gpt(**tiny.SIZE, placement=placement))
+    assert [line for line in ENDINGS[placement] if f"{line}  [T, d_model]" in result] == ENDINGS[
         placement
     ]
-    assert ("q = LN₁(x) W_Q + b_Q  [h, T, d_k]" in found) == (placement in ("pre", "sandwich"))
+    assert ("q = LN₁(x) W_Q + b_Q  [h, T, d_k]" in result) == (placement in ("pre", "sandwich"))
 
 
 def test_parallel_blocks_add_both_at_once() -> None:
-    found = lines(sl.gpt(**tiny.SIZE, parallel=True))
-    assert [line for line in found if line.startswith(("o =", "f =", "x = x"))] == [
+    result = lines(sl.gpt(**tiny.SIZE, parallel=True))
+    assert [line for line in result if line.startswith(("o =", "f =", "x = x"))] == [
         "o = concat(z) W_O + b_O  [T, d_model]",
         "f = u W_2 + b_2  [T, d_model]",
         "x = x + o + f  [T, d_model]",

@@ -47,12 +47,12 @@ def kept(config: sl.ModelConfig) -> int:
     out."""
     model = sl.build(config).train()
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[int, tuple[int, Tensor]] = {}
+    result: dict[int, tuple[int, Tensor]] = {}
 
     def pack(x: Tensor) -> Tensor:
         storage = x.untyped_storage()
         if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = (storage.nbytes(), x)
+            result[storage.data_ptr()] = (storage.nbytes(), x)
         return x
 
     tokens = torch.randint(0, 100, (BATCH, TIME))
@@ -64,7 +64,7 @@ def kept(config: sl.ModelConfig) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         logits = model(tokens, **source)
         F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
-        return sum(size for size, _ in found.values()) // 4
+        return sum(size for size, _ in result.values()) // 4
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -140,8 +140,8 @@ def test_attention_takes_the_path_that_is_named(name: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(kernels, "attention", watch_ours)
     sl.build(config)(torch.randint(0, 100, (1, TIME)))
-    said = attention_path(config.last.blocks[0].attention, causal=config.last.causal, time=TIME)
-    assert said == PATHS[name]
+    output = attention_path(config.last.blocks[0].attention, causal=config.last.causal, time=TIME)
+    assert output == PATHS[name]
     words = {
         "equation": "the equation",
         "fused masked": "fused kernel with",
@@ -149,8 +149,8 @@ def test_attention_takes_the_path_that_is_named(name: str, monkeypatch: pytest.M
     }
     (called,) = calls
     word = words.get(called, "fused kernel, ")
-    assert said.startswith(word)
-    assert ("causal triangle" in said) == (calls == {"fused triangle"})
+    assert output.startswith(word)
+    assert ("causal triangle" in output) == (calls == {"fused triangle"})
 
 
 def test_each_kind_of_layer_names_its_path() -> None:

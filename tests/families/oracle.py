@@ -125,7 +125,7 @@ def _compare_forward(model: Any, loaded: LoadedWeights, padding: Tensor | None) 
     seen = sl.Recorder({"query", "key", "mask", "bias", "residual", "output"})
     with torch.no_grad():
         expected = model(**theirs, output_hidden_states=True, output_attentions=True)
-        found = loaded.transformer(**mine, record=seen)
+        result = loaded.transformer(**mine, record=seen)
     real = torch.ones(BATCH, TIME, dtype=torch.bool) if padding is None else ~padding
     answer = _answer(model, expected)
     rows = (
@@ -133,7 +133,7 @@ def _compare_forward(model: Any, loaded: LoadedWeights, padding: Tensor | None) 
         if answer.dim() == 3 and answer.shape[:2] == real.shape
         else (lambda x: x)
     )
-    close("logits", rows(answer), rows(found))
+    close("logits", rows(answer), rows(result))
     both = (
         loaded.transformer.config.encoder is not None
         and loaded.transformer.config.decoder is not None
@@ -198,9 +198,9 @@ def _compare_greedy(model: Any, loaded: LoadedWeights, count: int = 32) -> None:
     close("last logits", expected[:, -1], logits[:, -1])
 
 
-def close(what: str, expected: Tensor, found: Tensor, tolerance: float = 1e-4) -> None:
-    assert expected.shape == found.shape, (
-        f"{what}: {list(expected.shape)} against {list(found.shape)}"
+def close(what: str, expected: Tensor, result: Tensor, tolerance: float = 1e-4) -> None:
+    assert expected.shape == result.shape, (
+        f"{what}: {list(expected.shape)} against {list(result.shape)}"
     )
-    difference = float((expected - found).abs().max())
+    difference = float((expected - result).abs().max())
     assert difference <= tolerance * max(1.0, float(expected.abs().max())), f"{what}: {difference}"

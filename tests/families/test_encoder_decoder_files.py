@@ -244,9 +244,9 @@ REFUSED_KEYS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED_KEYS)
 def test_keys_that_we_cannot_honour_are_refused(name: str) -> None:
-    keys, change, said = REFUSED_KEYS[name]
+    keys, change, message = REFUSED_KEYS[name]
     understood(keys)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         understood(keys | change)
 
 
@@ -287,9 +287,9 @@ REFUSED_TENSORS: dict[str, tuple[str, dict[str, Any], dict[str, Tensor | None], 
 
 @pytest.mark.parametrize("name", REFUSED_TENSORS)
 def test_tensors_that_do_not_fit_are_refused(name: str) -> None:
-    class_name, options, change, said = REFUSED_TENSORS[name]
+    class_name, options, change, message = REFUSED_TENSORS[name]
     model, keys = example(class_name, options)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         load_weights(with_tensors(source_of(model, **keys), **change))
 
 

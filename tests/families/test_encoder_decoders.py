@@ -55,18 +55,18 @@ def _compare_forward(model: Any, loaded: LoadedWeights, *, padded: bool) -> None
         "output_attentions": True,
     }
     if config.decoder is None:
-        expected, found = model(**theirs), transformer(source, padding=source_padding, record=seen)
+        expected, result = model(**theirs), transformer(source, padding=source_padding, record=seen)
         real = _mask(source_padding, SOURCE).bool()
-        close("output", expected.last_hidden_state[real], found[real])
+        close("output", expected.last_hidden_state[real], result[real])
         _compare_stack(loaded, "encoder", seen, real, expected.hidden_states, expected.attentions)
         return
     ids = tokens(config.decoder.embedding.vocab_size)
     expected = model(**theirs, decoder_input_ids=ids, decoder_attention_mask=_mask(padding, TIME))
-    found = transformer(
+    result = transformer(
         ids, padding=padding, source=source, source_padding=source_padding, record=seen
     )
     real = _mask(padding, TIME).bool()
-    close("answer", _answer(expected)[real], found[real])
+    close("answer", _answer(expected)[real], result[real])
     encoded = _mask(source_padding, SOURCE).bool()
     close(
         "memory",
@@ -207,9 +207,9 @@ def test_bart_classifies_a_source_that_ends_its_text(class_name: str, labels: in
     source = source.masked_fill(padding, 1)
     expected = _answer(model(input_ids=source, attention_mask=(~padding).long()))
     moved = torch.cat((torch.full((BATCH, 1), 2), source[:, :-1]), dim=1)
-    found = loaded.transformer(moved, padding=padding, source=source, source_padding=padding)
+    result = loaded.transformer(moved, padding=padding, source=source, source_padding=padding)
     if class_name == "BartForQuestionAnswering":
-        expected, found = expected[~padding], found[~padding]
+        expected, result = expected[~padding], result[~padding]
     assert expected.shape[-1] == labels
-    close("labels", expected, found)
+    close("labels", expected, result)
     _compare_back(model, loaded)

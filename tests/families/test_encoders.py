@@ -108,9 +108,9 @@ def test_padding_on_the_left(name: str) -> None:
     model, padding = reference(*MASKED[name]), left_padding()
     ids = tokens(40).masked_fill(padding, model.config.pad_token_id)
     positions = ((~padding).cumsum(-1) - 1).clamp(min=0)
-    told = {"position_ids": positions} if name in ("bert", "distilbert") else {}
+    positional = {"position_ids": positions} if name in ("bert", "distilbert") else {}
     with torch.no_grad():
-        expected = model(input_ids=ids, attention_mask=(~padding).long(), **told).logits
+        expected = model(input_ids=ids, attention_mask=(~padding).long(), **positional).logits
         close("logits", expected[~padding], ours(model).transformer(ids, padding=padding)[~padding])
 
 
@@ -329,8 +329,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
-    family, changes, said = REFUSED[name]
-    with pytest.raises(CheckpointError, match=said):
+    family, changes, message = REFUSED[name]
+    with pytest.raises(CheckpointError, match=message):
         ours(reference(*MASKED[family]), **changes)
 
 

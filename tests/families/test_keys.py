@@ -91,21 +91,21 @@ NOTED: dict[str, Any] = {
 def test_keys_of_public_files_that_change_nothing_load_without_a_word(name: str) -> None:
     class_name, options, extra = PUBLIC[name]
     theirs = reference(class_name, options)
-    found = ours(theirs, **extra)
-    assert found.source.notes == []
+    result = ours(theirs, **extra)
+    assert result.source.notes == []
     ids = tokens(40)
-    close("logits", theirs(ids).logits.detach(), found.transformer(ids).detach())
+    close("logits", theirs(ids).logits.detach(), result.transformer(ids).detach())
 
 
 def test_unknown_keys_are_listed_in_one_note_and_the_model_loads() -> None:
     theirs = reference("LlamaForCausalLM", LLAMA)
-    found = ours(theirs, **NOTED, rope_thetaa=3.0)
-    assert found.source.notes == [
+    result = ours(theirs, **NOTED, rope_thetaa=3.0)
+    assert result.source.notes == [
         "config.json: ignored keys that are not known: condition_on_chain, eos_token_ids (did you mean 'eos_token_id'?), language, name, "
         "rope_thetaa (did you mean 'rope_theta'?)"
     ]
     ids = tokens(40)
-    close("logits", theirs(ids).logits.detach(), found.transformer(ids).detach())
+    close("logits", theirs(ids).logits.detach(), result.transformer(ids).detach())
 
 
 def test_strict_refuses_unknown_keys() -> None:

@@ -206,9 +206,9 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_keys_that_are_not_there_mean_what_they_mean_to_transformers(name: str) -> None:
     class_name, options = DEFAULTS[name]
     model = reference(class_name, options)
-    said, silent = ours(model), source_of(model)
+    output, silent = ours(model), source_of(model)
     silent.keys = options | {"model_type": model.config.model_type}
-    assert load_weights(silent).transformer.config == said.transformer.config
+    assert load_weights(silent).transformer.config == output.transformer.config
 
 
 def test_dropout_is_kept_for_training() -> None:

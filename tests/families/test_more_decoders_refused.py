@@ -26,8 +26,8 @@ ONE_EACH = {
 
 @pytest.mark.parametrize("family", ONE_EACH)
 def test_an_unknown_key_is_noted_with_the_nearest_known_one(family: str) -> None:
-    found = ours(reference(*ONE_EACH[family]), atention_dropout=0.1, number_of_experts=8)
-    assert found.source.notes[:1] == [
+    result = ours(reference(*ONE_EACH[family]), atention_dropout=0.1, number_of_experts=8)
+    assert result.source.notes[:1] == [
         "config.json: ignored keys that are not known: atention_dropout (did you mean 'attention_dropout'?), number_of_experts"
     ]
 

@@ -69,11 +69,11 @@ def alone(model: sl.Transformer, request: Request) -> list[int]:
 
 def gathered(batch: Batch, wanted: list[Request]) -> dict[Sequence, list[int]]:
     """Submit all, run to the end."""
-    found: dict[Sequence, list[int]] = {batch.submit(request): [] for request in wanted}
+    result: dict[Sequence, list[int]] = {batch.submit(request): [] for request in wanted}
     for sequence, event in batch.run():
         assert isinstance(event, TokenEvent), event
-        found[sequence].append(event.token)
-    return found
+        result[sequence].append(event.token)
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,8 +81,8 @@ def gathered(batch: Batch, wanted: list[Request]) -> dict[Sequence, list[int]]:
 def test_the_same_alone_or_in_a_batch_of_sixteen(kind: str) -> None:
     model = make(GENERATORS[kind])
     wanted = requests(model.config)
-    found = gathered(Batch(model, rows=16, chunk=7), wanted)
-    assert list(found.values()) == [alone(model, request) for request in wanted]
+    result = gathered(Batch(model, rows=16, chunk=7), wanted)
+    assert list(result.values()) == [alone(model, request) for request in wanted]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
@@ -90,16 +90,16 @@ def test_the_same_alone_or_in_a_batch_of_sixteen(kind: str) -> None:
 def test_requests_wait_for_a_row_and_join_between_steps(rows: int) -> None:
     model = make(GENERATORS["rotary"])
     wanted = requests(model.config, 12, seed=4)
-    batch, found = Batch(model, rows=rows, chunk=3), dict[Sequence, list[int]]()
+    batch, result = Batch(model, rows=rows, chunk=3), dict[Sequence, list[int]]()
     left = list(wanted)
     while left or batch.busy:
         if left:
-            found[batch.submit(left.pop(0))] = []
+            result[batch.submit(left.pop(0))] = []
         for sequence, event in batch.step():
             assert isinstance(event, TokenEvent)
-            found[sequence].append(event.token)
+            result[sequence].append(event.token)
         assert len(batch.scheduler.decoding) <= rows
-    assert list(found.values()) == [alone(model, request) for request in wanted]
+    assert list(result.values()) == [alone(model, request) for request in wanted]
     assert batch.runner.slots.bytes == 0
 
 
@@ -154,14 +154,14 @@ def test_a_nan_in_one_row_stays_there() -> None:
     wanted = requests(model.config, 3, seed=8)
     wanted = [replace(request, max_tokens=10, end=()) for request in wanted]
     batch = Batch(model)
-    found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
+    result: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
     for n in range(40):
         for sequence, event in batch.step():
-            found[sequence].append(event.token if isinstance(event, TokenEvent) else event)
+            result[sequence].append(event.token if isinstance(event, TokenEvent) else event)
         if n == 3:
             for store in batch.runner.slots.slots:
                 store.value[1].fill_(torch.nan)
-    first, broken, third = found.values()
+    first, broken, third = result.values()
     assert isinstance(broken[-1], InputError)
     assert "NaN" in str(broken[-1])
     assert [first, third] == [alone(model, wanted[0]), alone(model, wanted[2])]
@@ -181,10 +181,10 @@ def test_one_request_fails_the_others_go_on() -> None:
         ),
     )
     batch = Batch(model)
-    found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
+    result: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
     for sequence, event in batch.run():
-        found[sequence].append(event.token if isinstance(event, TokenEvent) else event)
-    results = list(found.values())
+        result[sequence].append(event.token if isinstance(event, TokenEvent) else event)
+    results = list(result.values())
     assert len(results[1]) == 4
     assert isinstance(results[1][-1], InputError)
     assert [results[n] for n in (0, 2, 3)] == [alone(model, wanted[n]) for n in (0, 2, 3)]
@@ -197,10 +197,10 @@ def test_a_change_with_a_fault_of_its_own_ends_its_request_only() -> None:
     ]
     wanted[0] = replace(wanted[0], changes=(lambda logits, history: logits / (1 // 0),))
     batch = Batch(model)
-    found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
+    result: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
     for sequence, event in batch.run():
-        found[sequence].append(event.token if isinstance(event, TokenEvent) else event)
-    broken, whole = found.values()
+        result[sequence].append(event.token if isinstance(event, TokenEvent) else event)
+    broken, whole = result.values()
     assert isinstance(broken[0], ZeroDivisionError)
     assert whole == alone(model, wanted[1])
 
@@ -212,20 +212,20 @@ def test_cancelling_ends_a_request_at_once_wherever_it_stands() -> None:
     ]
     batch = Batch(model, rows=3, chunk=4)
     sequences = [batch.submit(request) for request in wanted]
-    told: dict[Sequence, list[int]] = {sequence: [] for sequence in sequences}
+    reported: dict[Sequence, list[int]] = {sequence: [] for sequence in sequences}
     cancelled: dict[Sequence, int] = {}
     step = 0
     while batch.busy:
         for sequence, event in batch.step():
             assert isinstance(event, TokenEvent)
-            told[sequence].append(event.token)
+            reported[sequence].append(event.token)
         if step == 2:  # one that writes or reads, one that still waits
             for sequence in (sequences[0], sequences[4]):
                 batch.cancel(sequence)
-                cancelled[sequence] = len(told[sequence])
+                cancelled[sequence] = len(reported[sequence])
         step += 1
-    assert all(len(told[sequence]) == count for sequence, count in cancelled.items())
-    assert [told[s] for s in sequences[1:4]] == [alone(model, r) for r in wanted[1:4]]
+    assert all(len(reported[sequence]) == count for sequence, count in cancelled.items())
+    assert [reported[s] for s in sequences[1:4]] == [alone(model, r) for r in wanted[1:4]]
 
 
 @pytest.mark.parametrize("kind", ["rotary", "learned", "window", "transformer"])
@@ -287,8 +287,8 @@ def test_one_of_a_group_may_end_with_its_first_token(kind: str) -> None:
         )
         for n in range(6)
     ]
-    found = gathered(Batch(model), wanted)
-    assert list(found.values()) == [alone(model, request) for request in wanted]
+    result = gathered(Batch(model), wanted)
+    assert list(result.values()) == [alone(model, request) for request in wanted]
 
 
 def test_a_batch_that_fails_is_retried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,10 +302,10 @@ def test_a_batch_that_fails_is_retried_one_by_one(monkeypatch: pytest.MonkeyPatc
         return read(group, most)
 
     monkeypatch.setattr(batch.runner, "prefill", broken)
-    found: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
+    result: dict[Sequence, list[object]] = {batch.submit(request): [] for request in wanted}
     for sequence, event in batch.run():
-        found[sequence].append(event.token if isinstance(event, TokenEvent) else event)
-    first, failed, last = found.values()
+        result[sequence].append(event.token if isinstance(event, TokenEvent) else event)
+    first, failed, last = result.values()
     assert isinstance(failed[0], MemoryError)
     assert [first, last] == [alone(model, wanted[0]), alone(model, wanted[2])]
 
@@ -337,13 +337,13 @@ def test_a_budget_refuses_what_never_fits_and_lets_the_rest_wait(rows: int) -> N
     wanted += [
         Request(prompt=[5, 6, 7, n, 9, 4, 3, 2, 1, 8, 9], max_tokens=4) for n in range(2)
     ]  # longer ones after many short
-    found: dict[Sequence, list[int]] = {batch.submit(request): [] for request in wanted}
+    result: dict[Sequence, list[int]] = {batch.submit(request): [] for request in wanted}
     while batch.busy:
         for sequence, event in batch.step():
             assert isinstance(event, TokenEvent)
-            found[sequence].append(event.token)
+            result[sequence].append(event.token)
         assert batch.bytes <= budget
-    assert list(found.values()) == [alone(model, request) for request in wanted]
+    assert list(result.values()) == [alone(model, request) for request in wanted]
 
 
 def test_bad_requests_are_refused_when_they_come() -> None:

@@ -52,14 +52,14 @@ def toy(name: str, seed: int) -> tuple[sl.Transformer, dict[str, Tensor], Toy]:
 
 def every_sequence(after: Toy, vocab_size: int, longest: int) -> dict[tuple[int, ...], float]:
     """Σ log p of every sequence that ends, or is cut at the longest length."""
-    found = {}
+    result = {}
     for length in range(1, longest + 1):
         for sequence in itertools.product(range(vocab_size), repeat=length):
             if END not in sequence[:-1] and (sequence[-1] == END or length == longest):
-                found[sequence] = sum(
+                result[sequence] = sum(
                     after(sequence[:n])[token] for n, token in enumerate(sequence)
                 )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("penalty", [1.0, 2.0, -0.5])
@@ -74,7 +74,7 @@ def test_with_a_beam_for_everything_it_is_the_best_of_all_sequences(
     ranked = sorted(
         ((total / len(tokens) ** penalty, tokens) for tokens, total in totals.items()), reverse=True
     )
-    (found,) = search(
+    (result,) = search(
         model,
         torch.tensor([[1, 0]]),
         beams=vocab_size**4,
@@ -85,10 +85,10 @@ def test_with_a_beam_for_everything_it_is_the_best_of_all_sequences(
         early_stopping="never",
         **source,
     )
-    assert len(found) == len(ranked), "every sequence once"
-    assert found[0].tokens == ranked[0][1]
-    assert [h.score for h in found] == pytest.approx([score for score, _ in ranked], abs=1e-4)
-    assert all(h.finished == (h.tokens[-1] == END) for h in found)
+    assert len(result) == len(ranked), "every sequence once"
+    assert result[0].tokens == ranked[0][1]
+    assert [h.score for h in result] == pytest.approx([score for score, _ in ranked], abs=1e-4)
+    assert all(h.finished == (h.tokens[-1] == END) for h in result)
 
 
 def textbook(
@@ -122,7 +122,7 @@ def test_with_few_beams_it_is_the_textbook(
 ) -> None:
     model, source, after = toy(name, seed)
     expected = textbook(after, beams=beams, longest=6, penalty=penalty, early=early)
-    (found,) = search(
+    (result,) = search(
         model,
         torch.tensor([[1, 0]]),
         beams=beams,
@@ -133,8 +133,8 @@ def test_with_few_beams_it_is_the_textbook(
         count=beams,
         **source,
     )
-    assert [h.tokens for h in found] == [tokens for _, tokens in expected]
-    assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
+    assert [h.tokens for h in result] == [tokens for _, tokens in expected]
+    assert [h.score for h in result] == pytest.approx([score for score, _ in expected], abs=1e-5)
 
 
 # ----------------------------------------------------------------------------------- transformers
@@ -221,23 +221,23 @@ def test_it_is_what_transformers_generates(name: str, way: str) -> None:
         prompt[1, slice(5, 8) if model.config.is_encoder_decoder else slice(3)] = 0
     options = {"end": likely_end(name)} | WAYS[way]
     expected, scores = theirs(model, prompt, **options)
-    found = mine(transformer, prompt, **options)
-    assert len(found) == len(expected)
-    for hypothesis, row in zip(found, expected, strict=True):
+    result = mine(transformer, prompt, **options)
+    assert len(result) == len(expected)
+    for hypothesis, row in zip(result, expected, strict=True):
         assert list(hypothesis.tokens) == row[: len(hypothesis.tokens)]
         assert all(token in (0, *options["end"]) for token in row[len(hypothesis.tokens) :]), (
             "only padding follows"
         )
-    assert [h.score for h in found] == pytest.approx(scores, abs=1e-4)
+    assert [h.score for h in result] == pytest.approx(scores, abs=1e-4)
 
 
 @cache
 def likely_end(name: str) -> tuple[int, ...]:
     """A token that the search would otherwise use often, so that some beams end early and others do
     not."""
-    found = mine(pair(name)[1], tokens(40, 8, seed=3), end=(), count=4)
+    result = mine(pair(name)[1], tokens(40, 8, seed=3), end=(), count=4)
     return (
-        Counter(token for h in found for token in h.tokens[3:] if token != 0).most_common(1)[0][0],
+        Counter(token for h in result for token in h.tokens[3:] if token != 0).most_common(1)[0][0],
     )
 
 
@@ -270,7 +270,7 @@ def diverse(
 def test_groups_keep_away_from_each_other(seed: int, diversity: float) -> None:
     model, _, after = toy("llama", seed)
     expected = diverse(after, beams=6, groups=3, longest=4, diversity=diversity)
-    (found,) = search(
+    (result,) = search(
         model,
         torch.tensor([[1, 0]]),
         beams=6,
@@ -280,10 +280,10 @@ def test_groups_keep_away_from_each_other(seed: int, diversity: float) -> None:
         diversity=diversity,
         count=6,
     )
-    assert sorted(h.tokens for h in found) == sorted(tokens for _, tokens in expected)
-    assert [h.score for h in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
+    assert sorted(h.tokens for h in result) == sorted(tokens for _, tokens in expected)
+    assert [h.score for h in result] == pytest.approx([score for score, _ in expected], abs=1e-5)
     if diversity == 5.0:
-        assert len({h.tokens[0] for h in found}) > 2
+        assert len({h.tokens[0] for h in result}) > 2
 
 
 @pytest.mark.parametrize("words", [4, 11, 40, 9001])
@@ -403,12 +403,12 @@ def test_a_reordered_cache_is_the_cache_of_reordered_rows(kind: str, padded: boo
         else {}
     )
     moved = {name: x if x is None else x[rows] for name, x in source.items()}
-    found, expected = make_cache(config), make_cache(config)
-    model(text[:, :3], padding=padding, cache=found, **source)
+    result, expected = make_cache(config), make_cache(config)
+    model(text[:, :3], padding=padding, cache=result, **source)
     model(
         text[rows, :3], padding=None if padding is None else padding[rows], cache=expected, **moved
     )
-    found.reorder(rows)
-    again = [model(text[rows, 3:], cache=cache) for cache in (found, expected)]
+    result.reorder(rows)
+    again = [model(text[rows, 3:], cache=cache) for cache in (result, expected)]
     assert torch.allclose(*again, atol=1e-6)
-    assert found.batch == 4
+    assert result.batch == 4

@@ -183,9 +183,9 @@ def test_a_regular_expression(pattern: str, kind: str) -> None:
     ],
 )
 def test_one_of_the_choices(kind: str, choices: list[str]) -> None:
-    found = {generated(choice(choices), kind, seed) for seed in range(40)}
-    assert found <= set(choices)
-    assert len(found) > 1
+    result = {generated(choice(choices), kind, seed) for seed in range(40)}
+    assert result <= set(choices)
+    assert len(result) > 1
 
 
 def test_a_context_free_grammar() -> None:
@@ -268,12 +268,12 @@ def test_exactly_the_tokens_after_which_the_form_can_still_be_reached(
             if any(whole.startswith(made.decode([*new, token])) for whole in texts)
         }
         right |= {end} if text in texts else set()
-        found = change(logits, [5, 5, *new]).softmax(0)
+        result = change(logits, [5, 5, *new]).softmax(0)
         wanted = torch.tensor(
             [float(logits[token].exp()) if token in right else 0.0 for token in range(size)]
         )
         torch.testing.assert_close(
-            found, wanted / wanted.sum(), msg=lambda text, new=new: f"{new}: {text}"
+            result, wanted / wanted.sum(), msg=lambda text, new=new: f"{new}: {text}"
         )
         assert change.finished([5, 5, *new]) == (right == {end})
         beginnings += [(*new, token) for token in sorted(right - {end})]
@@ -345,7 +345,7 @@ def test_beams_find_the_best_text_of_the_form() -> None:
     change = bind(
         choice(sorted(texts)), made, prompt_length=len(PROMPT), end=(0,), vocab_size=made.vocab_size
     )
-    (found,) = search(
+    (result,) = search(
         transformer,
         prompt,
         beams=64,
@@ -365,8 +365,8 @@ def test_beams_find_the_best_text_of_the_form() -> None:
         return float(sum(row[id] for row, id in zip(logs, ids, strict=True))) / len(ids)
 
     best = sorted(texts, key=score, reverse=True)[:10]
-    assert [made.decode(hypothesis.tokens) for hypothesis in found] == best
-    assert [hypothesis.score for hypothesis in found] == pytest.approx(
+    assert [made.decode(hypothesis.tokens) for hypothesis in result] == best
+    assert [hypothesis.score for hypothesis in result] == pytest.approx(
         [score(text) for text in best], abs=1e-4
     )
 

@@ -36,8 +36,8 @@ def without_cache(model: sl.Transformer, wanted: Request) -> list[int]:
 @pytest.mark.usefixtures("as_users_run_it")  # the same shapes as in the law of cached = whole
 def test_cached_greedy_is_uncached_greedy(name: str, chunk: int) -> None:
     model = make(GENERATORS[name])
-    found = [event.token for event in decode(model, request(name), chunk=chunk)]
-    assert found == without_cache(model, request(name))
+    result = [event.token for event in decode(model, request(name), chunk=chunk)]
+    assert result == without_cache(model, request(name))
 
 
 @pytest.mark.parametrize("name", ["rotary", "transformer"])
@@ -91,11 +91,11 @@ def test_greedy_is_transformers_greedy(class_name: str, options: dict[str, objec
         eos_token_id=None,
         pad_token_id=0,
     )[0, len(PROMPT) :]
-    found = [
+    result = [
         event.token
         for event in decode(ours(theirs).transformer, Request(prompt=PROMPT, max_tokens=32))
     ]
-    assert found == expected.tolist()
+    assert result == expected.tolist()
 
 
 REFUSED = {

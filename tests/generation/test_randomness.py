@@ -110,9 +110,9 @@ def test_a_masked_token_is_never_drawn() -> None:
         logits = torch.randn(40, generator=generator) * (1.0, 30.0, 2000.0)[row % 3]
         logits[torch.rand(40, generator=generator) < 0.6] = -math.inf
         logits[row % 40] = 1.0
-        found = draws(logits, u)
-        assert torch.softmax(logits.double(), 0)[found].min() > 0.0
-        assert found[:: len(u) // 7].tolist() == [
+        result = draws(logits, u)
+        assert torch.softmax(logits.double(), 0)[result].min() > 0.0
+        assert result[:: len(u) // 7].tolist() == [
             draw(logits, x) for x in u[:: len(u) // 7].tolist()
         ]
 

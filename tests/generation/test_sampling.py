@@ -151,9 +151,9 @@ def test_the_whole_chain_equals_transformers(seed: int) -> None:
         reference.TypicalLogitsWarper(0.9),
     ):
         wanted = processor(torch.tensor([history]), wanted)
-    found = ours.apply(sampling.changes(10), logits, history=history)
-    torch.testing.assert_close(torch.log_softmax(found, 0), torch.log_softmax(wanted[0], 0))
-    assert 1 < len(possible(found)) < 40
+    result = ours.apply(sampling.changes(10), logits, history=history)
+    torch.testing.assert_close(torch.log_softmax(result, 0), torch.log_softmax(wanted[0], 0))
+    assert 1 < len(possible(result)) < 40
 
 
 def test_openai_penalties_count_generated_tokens_only() -> None:
@@ -311,8 +311,8 @@ def test_draws_follow_the_distribution() -> None:
         logits / 0.8,
         torch.tensor([uniform(12, step) for step in range(50_000)], dtype=torch.float64),
     )
-    for found in (torch.tensor(chosen), drawn):
-        seen, wanted = torch.bincount(found, minlength=6), p * len(found)
+    for result in (torch.tensor(chosen), drawn):
+        seen, wanted = torch.bincount(result, minlength=6), p * len(result)
         assert ((seen - wanted) ** 2 / wanted).sum() < 20.5
 
 
@@ -396,10 +396,10 @@ def sorted_whole(logits: Tensor, sampling: Sampling, u: float) -> tuple[Tensor, 
     order = order_of(logits)
     weights = relative(logits[order]).exp()
     share = weights.cumsum(0)
-    found = torch.searchsorted(
+    result = torch.searchsorted(
         share, torch.tensor([u * float(share[-1])], dtype=torch.float64), right=True
     )
-    return logits, int(order[found.clamp(max=(weights > 0).sum() - 1)])
+    return logits, int(order[result.clamp(max=(weights > 0).sum() - 1)])
 
 
 SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -453,9 +453,9 @@ def test_slices_give_what_sorting_everything_gives(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, typical=typical, seed=seed
     )
     wanted, token = sorted_whole(logits, sampling, u)
-    found = ours.apply(sampling.changes(0), logits, history=[])
-    assert torch.equal(found, wanted)
-    assert draw(found, u) == token
+    result = ours.apply(sampling.changes(0), logits, history=[])
+    assert torch.equal(result, wanted)
+    assert draw(result, u) == token
     assert (
         choose(logits, [], sampling, 3, prompt_length=0).token
         == sorted_whole(logits, sampling, uniform(seed, 3))[1]

@@ -72,11 +72,11 @@ def case(name: str) -> tuple[sl.Transformer, Tensor, dict[str, Tensor]]:
 def test_lookup_equals_greedy(name: str, most: int) -> None:
     model, prompt, source = case(name)
     expected = greedy(model, prompt, 16, **source)
-    found = decode_lookup(model, prompt, max_tokens=16, most=most, ngram=2, **source)
-    assert found.tokens == expected
-    assert found.passes + found.accepted == 16
-    assert 0 <= found.accepted <= found.proposed
-    assert (found.proposed == 0) == (most == 0)
+    result = decode_lookup(model, prompt, max_tokens=16, most=most, ngram=2, **source)
+    assert result.tokens == expected
+    assert result.passes + result.accepted == 16
+    assert 0 <= result.accepted <= result.proposed
+    assert (result.proposed == 0) == (most == 0)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])
@@ -84,13 +84,13 @@ def test_lookup_equals_greedy(name: str, most: int) -> None:
 def test_a_draft_equals_greedy(name: str, noise: float) -> None:
     model, prompt, source = case(name)
     expected = greedy(model, prompt, 16, **source)
-    found = decode_with_draft(
+    result = decode_with_draft(
         model, prompt, draft=near(model, noise), max_tokens=16, most=3, **source
     )
-    assert found.tokens == expected
-    assert found.passes + found.accepted == 16
+    assert result.tokens == expected
+    assert result.passes + result.accepted == 16
     if noise == 0:
-        assert found == Speculation(expected, proposed=12, accepted=12, passes=4), (
+        assert result == Speculation(expected, proposed=12, accepted=12, passes=4), (
             "3 kept and 1 more in every pass"
         )
 
@@ -102,18 +102,18 @@ def test_it_stops_where_greedy_stops(name: str) -> None:
     for end in sorted(set(whole)):
         expected = greedy(model, prompt, 8, (end,), **source)
         assert decode_lookup(model, prompt, max_tokens=8, end=(end,), **source).tokens == expected
-        found = decode_with_draft(model, prompt, draft=model, max_tokens=8, end=(end,), **source)
-        assert found.tokens == expected
-        assert found.accepted <= len(expected)
+        result = decode_with_draft(model, prompt, draft=model, max_tokens=8, end=(end,), **source)
+        assert result.tokens == expected
+        assert result.accepted <= len(expected)
 
 
 def test_a_repetition_costs_few_passes() -> None:
     model, prompt, _ = case("rotary")
     text = torch.tensor([greedy(model, prompt, 30)])
-    found = decode_lookup(model, text, max_tokens=32)
-    assert found.tokens == greedy(model, text, 32)
-    assert len({*found.tokens}) < 20, "this model repeats itself"
-    assert found.passes <= 24
+    result = decode_lookup(model, text, max_tokens=32)
+    assert result.tokens == greedy(model, text, 32)
+    assert len({*result.tokens}) < 20, "this model repeats itself"
+    assert result.passes <= 24
 
 
 def test_a_draft_whose_positions_end_guesses_less() -> None:
@@ -121,9 +121,9 @@ def test_a_draft_whose_positions_end_guesses_less() -> None:
     short = replace(
         GENERATORS["learned"], decoder=replace(GENERATORS["learned"].decoder, max_positions=16)
     )
-    found = decode_with_draft(model, prompt, draft=sharpened(short, 1), max_tokens=30)
-    assert found.tokens == greedy(model, prompt, 30)
-    assert 0 < found.proposed <= 6 * 4
+    result = decode_with_draft(model, prompt, draft=sharpened(short, 1), max_tokens=30)
+    assert result.tokens == greedy(model, prompt, 30)
+    assert 0 < result.proposed <= 6 * 4
 
 
 # ----------------------------------------------------------------------------------------- lookup
@@ -211,7 +211,7 @@ def target(
     model: sl.Transformer, distribution: Any, length: int, end: tuple[int, ...]
 ) -> dict[tuple[int, ...], float]:
     """p(y₁) p(y₂ | y₁) … for every text, from the model alone."""
-    found: dict[tuple[int, ...], float] = defaultdict(float)
+    result: dict[tuple[int, ...], float] = defaultdict(float)
     for new in itertools.product(range(3), repeat=length):
         ends = [n for n, token in enumerate(new) if token in end]
         text, weight = new[: ends[0] + 1] if ends else new, 1.0
@@ -219,8 +219,8 @@ def target(
             before = [*PROMPT[0].tolist(), *text[:n]]
             with torch.no_grad():
                 weight *= float(distribution(model(torch.tensor([before]))[0, -1], before)[token])
-        found[tuple(text)] = weight
-    return found
+        result[tuple(text)] = weight
+    return result
 
 
 @pytest.mark.parametrize(("way", "end"), [("warm", ()), ("sampling", (2,)), ("two tokens", ())])
@@ -248,20 +248,20 @@ def test_sampling_keeps_the_distribution_exactly(by: str, way: str, end: tuple[i
             chance=chance,
         )
 
-    found: dict[tuple[int, ...], float] = defaultdict(float)
+    result: dict[tuple[int, ...], float] = defaultdict(float)
     for speculation, weight in every_outcome(run):
-        found[tuple(speculation.tokens)] += weight
+        result[tuple(speculation.tokens)] += weight
     expected = target(model, distribution, 3, end)
-    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
-    assert set(found) <= set(expected)
+    assert sum(result.values()) == pytest.approx(1, abs=1e-9)
+    assert set(result) <= set(expected)
     for text, probability in expected.items():
-        assert found[text] == pytest.approx(probability, abs=1e-6)
+        assert result[text] == pytest.approx(probability, abs=1e-6)
 
 
 def test_the_same_seed_says_the_same() -> None:
     model, prompt, _ = case("rotary")
     warm = after_changes((temperature(2.0),))
-    said = [
+    output = [
         decode_with_draft(
             model,
             prompt,
@@ -272,7 +272,7 @@ def test_the_same_seed_says_the_same() -> None:
         ).tokens
         for seed in (1, 1, 2)
     ]
-    assert said[0] == said[1] != said[2]
+    assert output[0] == output[1] != output[2]
 
 
 def test_refusals() -> None:

@@ -63,9 +63,9 @@ def test_streamed_is_whole_is_decoded(model: sl.Model) -> None:
 def test_a_stop_string_is_never_shown(model: sl.Model) -> None:
     whole = model.generate("the cat", temperature=2.0, seed=1, max_tokens=30).text
     stop = whole[7:10]
-    found = model.generate("the cat", temperature=2.0, seed=1, max_tokens=30, stop=[stop])
-    assert found.text == whole[: whole.index(stop)]
-    assert found.finish_reason == "stop"
+    result = model.generate("the cat", temperature=2.0, seed=1, max_tokens=30, stop=[stop])
+    assert result.text == whole[: whole.index(stop)]
+    assert result.finish_reason == "stop"
 
 
 def test_token_ids_are_a_prompt_too(model: sl.Model) -> None:
@@ -111,8 +111,8 @@ def test_a_model_without_tokenizer(model: sl.Model) -> None:
 def test_a_model_without_tokenizer_continues_ids_with_ids(model: sl.Model) -> None:
     bare, ids = sl.Model(model.transformer), model.ids("the cat")
     expected = model.generate(ids, max_tokens=9, ignore_eos=True).tokens
-    found = bare.generate(ids, max_tokens=9, ignore_eos=True)
-    assert (found.tokens, found.text, found.finish_reason) == (expected, "", "length")
+    result = bare.generate(ids, max_tokens=9, ignore_eos=True)
+    assert (result.tokens, result.text, result.finish_reason) == (expected, "", "length")
     assert [
         piece.event.token for piece in bare.stream(ids, max_tokens=9, ignore_eos=True)
     ] == expected
@@ -133,9 +133,9 @@ def test_the_command_streams_and_counts(
     assert captured.out == model.generate("the cat", max_tokens=12).text + "\n"
     assert "12 tokens" in captured.err
     assert main(["generate", str(folder), "the cat", "--max-tokens", "5", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["tokens"] == model.generate("the cat", max_tokens=5).tokens
-    assert found["finish_reason"] == "length"
+    result = json.loads(capsys.readouterr().out)
+    assert result["tokens"] == model.generate("the cat", max_tokens=5).tokens
+    assert result["finish_reason"] == "length"
 
 
 def test_the_command_reads_files(
@@ -157,14 +157,14 @@ def test_the_command_reads_files(
         )
         == 0
     )
-    out, found = capsys.readouterr().out, model.generate("the dog", max_tokens=6)
+    out, result = capsys.readouterr().out, model.generate("the dog", max_tokens=6)
     assert out.startswith(
-        found.text + "\n"
+        result.text + "\n"
     )  # a line's end that a file ends in would be no part of the prompt
-    lines = out[len(found.text) + 1 :].splitlines()
-    assert len(lines) == len(found.tokens)  # without colours, a line for each token
+    lines = out[len(result.text) + 1 :].splitlines()
+    assert len(lines) == len(result.tokens)  # without colours, a line for each token
     assert float(lines[0].split()[0].removesuffix("%")) == pytest.approx(
-        100 * math.exp(found.logprobs[0]), abs=0.06
+        100 * math.exp(result.logprobs[0]), abs=0.06
     )
 
 
@@ -191,8 +191,8 @@ def test_the_commands_forms_and_beams(folder: Path, capsys: pytest.CaptureFixtur
     assert (
         main(["generate", str(folder), "the", "--beams", "3", "--max-tokens", "4", "--json"]) == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    assert found["score"] >= max(other["score"] for other in found["others"])
+    result = json.loads(capsys.readouterr().out)
+    assert result["score"] >= max(other["score"] for other in result["others"])
 
 
 @pytest.mark.parametrize(
@@ -220,24 +220,26 @@ def test_the_commands_mistakes(
 def test_many_at_once_are_what_each_is_alone(model: sl.Model) -> None:
     prompts = ["the cat", "the dog sat", "猫", "on the", "the cat"]
     options = {"temperature": 1.5, "seed": 4, "max_tokens": 12, "stop": ["t"]}
-    found = model.generate_many(prompts, **options)
-    assert [g.text for g in found] == [model.generate(prompt, **options).text for prompt in prompts]
-    assert [g.finish_reason for g in found] == [
+    result = model.generate_many(prompts, **options)
+    assert [g.text for g in result] == [
+        model.generate(prompt, **options).text for prompt in prompts
+    ]
+    assert [g.finish_reason for g in result] == [
         model.generate(prompt, **options).finish_reason for prompt in prompts
     ]
-    assert [g.prompt_tokens for g in found] == [len(model.ids(prompt)) for prompt in prompts]
+    assert [g.prompt_tokens for g in result] == [len(model.ids(prompt)) for prompt in prompts]
     assert model.generate_many([], max_tokens=3) == []
 
 
 def test_beams_give_the_best_text_and_the_next(model: sl.Model) -> None:
-    found = model.generate("the cat", beams=3, max_tokens=6, ignore_eos=True)
-    assert found.score is not None
-    assert found.score == pytest.approx(sum(found.logprobs) / 6, abs=1e-5)
-    scores = [found.score, *(score for _, score in found.others)]
+    result = model.generate("the cat", beams=3, max_tokens=6, ignore_eos=True)
+    assert result.score is not None
+    assert result.score == pytest.approx(sum(result.logprobs) / 6, abs=1e-5)
+    scores = [result.score, *(score for _, score in result.others)]
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
     greedy = model.generate("the cat", max_tokens=6, ignore_eos=True)
-    assert found.score >= sum(greedy.logprobs) / 6 - 1e-6
+    assert result.score >= sum(greedy.logprobs) / 6 - 1e-6
 
 
 def test_a_form_is_kept_to_by_every_way_of_decoding(model: sl.Model) -> None:

@@ -29,13 +29,13 @@ def test_fused_is_the_equation_forward_and_backward(
 ) -> None:
     model = make(ALL[name]).train(training)
     arguments = inputs(ALL[name]) | ({"padding": left_padding()} if padded else {})
-    found = {}
+    result = {}
     for kernel in ("equation", "fused"):
         output = model(**arguments, kernel=kernel)
         real = output if output.dim() == 2 or not padded else output[~arguments["padding"]]
-        found[kernel] = (real, gradients(model, real.square().mean()))
-    assert distance(found["equation"][0], found["fused"][0]) < 1e-5
-    for ours, theirs in zip(found["equation"][1], found["fused"][1], strict=True):
+        result[kernel] = (real, gradients(model, real.square().mean()))
+    assert distance(result["equation"][0], result["fused"][0]) < 1e-5
+    for ours, theirs in zip(result["equation"][1], result["fused"][1], strict=True):
         assert (ours is None) == (theirs is None)
         if ours is not None:
             assert torch.isfinite(ours).all()
@@ -161,12 +161,12 @@ def test_a_brick_with_its_own_value_size_and_window_learns_the_same_by_both_kern
     torch.manual_seed(0)
     brick = sl.MultiHeadAttention(16, heads=4, **options)
     x, mask = torch.randn(2, 7, 16), torch.rand(2, 4, 7, 7) < 0.6 if masked else None
-    found = {}
+    result = {}
     for kernel in ("equation", "fused"):
         y = brick(x, causal=True, mask=mask, kernel=kernel)
-        found[kernel] = [y, *torch.autograd.grad(y.square().sum(), list(brick.parameters()))]
+        result[kernel] = [y, *torch.autograd.grad(y.square().sum(), list(brick.parameters()))]
     assert brick.output.weight.shape == (16, 4 * options.get("value_dim", 4))
-    for ours, theirs in zip(found["equation"], found["fused"], strict=True):
+    for ours, theirs in zip(result["equation"], result["fused"], strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 

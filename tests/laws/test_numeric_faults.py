@@ -289,16 +289,16 @@ def beside_a_longer_row(
     tokens = torch.tensor([[0, 0, 0, *prompt], [5, 5, 6, *prompt[::-1]]])
     padding = torch.zeros_like(tokens, dtype=torch.bool)
     padding[0, :3] = True
-    cache, found = sl.Cache.growing(model.config), list[int]()
+    cache, actual = sl.Cache.growing(model.config), list[int]()
     given: dict[str, Any] = {"padding": padding} | (
         {} if source is None else {"source": source.expand(2, -1)}
     )
     with torch.inference_mode():
         for _ in range(8):
             best = model(tokens, cache=cache, **given)[:, -1].argmax(-1)
-            found.append(int(best[0]))
+            actual.append(int(best[0]))
             tokens, given = best[:, None], {}
-    return found
+    return actual
 
 
 def test_a_learned_table_ends_and_says_so() -> None:

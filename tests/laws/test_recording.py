@@ -32,7 +32,7 @@ def test_weights_rebuilt_beside_the_fused_kernel_are_the_equations(name: str) ->
     fused, slow = model(**arguments, record=beside), model(**arguments, record=inside)
     assert distance(fused, slow) < 1e-5
     stacks = {"encoder": model.encoder, "decoder": model.decoder}
-    found = 0
+    result = 0
     for (stack, layer, what), weights in inside.kept.items():
         prefix = what.removesuffix("weights")
         query, key, mask, bias = (
@@ -42,8 +42,8 @@ def test_weights_rebuilt_beside_the_fused_kernel_are_the_equations(name: str) ->
         attention = block.cross_attention if prefix else block.attention
         rebuilt = attention_weights(query, key, attention.scoring(mask, bias))
         assert float((rebuilt - weights).detach().abs().max()) < 1e-5
-        found += 1
-    assert found == sum(s.layers for s in model.config.stacks.values()) + (
+        result += 1
+    assert result == sum(s.layers for s in model.config.stacks.values()) + (
         model.config.decoder.layers if crossed else 0
     )
     assert len(inside.equation_layers) == sum(s.layers for s in model.config.stacks.values())

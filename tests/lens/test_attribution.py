@@ -46,7 +46,7 @@ def test_a_head_is_worth_what_its_removal_takes_when_the_norm_is_held(name: str)
     the scale it had."""
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
     model, stack = subject.transformer, subject.transformer.last_stack.name
-    found = attribution(subject, ids, **source, token=5)
+    result = attribution(subject, ids, **source, token=5)
     last = model.last_stack.config.layers - 1
     given = {key: torch.tensor([value]) for key, value in source.items()}
 
@@ -94,7 +94,7 @@ def test_a_head_is_worth_what_its_removal_takes_when_the_norm_is_held(name: str)
         return float(x.detach() @ weight[5].detach().double())
 
     for head in range(4):
-        assert float(found.heads[last, head, 0]) == pytest.approx(
+        assert float(result.heads[last, head, 0]) == pytest.approx(
             logit(whole) - logit(stream(head)), abs=1e-6
         )
 
@@ -110,20 +110,22 @@ def test_a_model_of_embeddings_alone() -> None:
             ):
                 part.weight.zero_()
                 part.bias.zero_()
-    found = attribution(Tiny(model), ids_of("layer-pre"))
+    result = attribution(Tiny(model), ids_of("layer-pre"))
     assert (
-        float(found.heads.abs().max())
-        == float(found.feed_forward.abs().max())
-        == float(found.attention_bias.abs().max())
+        float(result.heads.abs().max())
+        == float(result.feed_forward.abs().max())
+        == float(result.attention_bias.abs().max())
         == 0
     )
-    assert float(found.embedding + found.output_bias) == pytest.approx(float(found.logit), abs=1e-6)
+    assert float(result.embedding + result.output_bias) == pytest.approx(
+        float(result.logit), abs=1e-6
+    )
 
 
 def test_biases_are_terms_of_their_own() -> None:
-    found = attribution(tiny("layer-post"), ids_of("layer-post"))
-    assert float(found.norm_bias.abs().min()) > 0
-    assert float(found.attention_bias.abs().min()) > 0
+    result = attribution(tiny("layer-post"), ids_of("layer-post"))
+    assert float(result.norm_bias.abs().min()) > 0
+    assert float(result.attention_bias.abs().min()) > 0
     assert float(attribution(tiny("layer-pre"), ids_of("layer-pre")).norm_bias.abs().max()) == 0
 
 
@@ -146,17 +148,17 @@ def test_layers_may_have_other_numbers_of_heads() -> None:
     (block,) = config.decoder.blocks
     wide = replace(block, attention=replace(block.attention, heads=2, kv_heads=2, head_dim=12))
     subject = Tiny(make(replace(config, decoder=replace(config.decoder, blocks=(block, wide)))))
-    found = attribution(subject, ids_of("rotary"), by_key=True)
-    assert found.gap < 1e-5
-    assert bool((found.heads[1, 2:] == 0).all())
+    result = attribution(subject, ids_of("rotary"), by_key=True)
+    assert result.gap < 1e-5
+    assert bool((result.heads[1, 2:] == 0).all())
 
 
 def test_names_and_json() -> None:
-    found = attribution(
+    result = attribution(
         tiny("transformer"), ids_of("transformer"), **source_of("transformer"), positions=[2, -1]
     )
-    ranked = found.ranked()
-    assert sum(value for _, value in ranked) == pytest.approx(float(found.total[-1]))
+    ranked = result.ranked()
+    assert sum(value for _, value in ranked) == pytest.approx(float(result.total[-1]))
     assert {
         "embedding",
         "output bias",
@@ -167,7 +169,7 @@ def test_names_and_json() -> None:
     assert [abs(value) for _, value in ranked] == sorted(
         (abs(value) for _, value in ranked), reverse=True
     )
-    read = json.loads(json.dumps(found.to_dict()))
+    read = json.loads(json.dumps(result.to_dict()))
     assert read["positions"] == [2, 6]
     assert len(read["cross_heads"]) == 2
 

@@ -40,10 +40,10 @@ def changed(
     return Tiny(twin, subject.tokenizer, name)
 
 
-def began(found: Diff) -> list[tuple[str, int, int]]:
+def began(result: Diff) -> list[tuple[str, int, int]]:
     """The heads where the difference begins."""
-    assert isinstance(found.begins, list)
-    return [(head.stack, head.layer, head.head) for head in found.begins]
+    assert isinstance(result.begins, list)
+    return [(head.stack, head.layer, head.head) for head in result.begins]
 
 
 # --------------------------------------------------------------------------------------- the same
@@ -68,22 +68,22 @@ def began(found: Diff) -> list[tuple[str, int, int]]:
 def test_a_model_against_itself_is_nothing(name: str) -> None:
     subject = Tiny(make(ALL[name]))
     for other in (subject, changed(subject, lambda _: None)):
-        found = diff(subject, other)
-        assert found.same
-        assert found.begins is None
-        assert all(head.divergence == 0 == head.answer and not head.moved for head in found.heads)
+        result = diff(subject, other)
+        assert result.same
+        assert result.begins is None
+        assert all(head.divergence == 0 == head.answer and not head.moved for head in result.heads)
         assert all(
-            (layer.cosine, layer.norm_ratio, layer.distance) == (1, 1, 0) for layer in found.layers
+            (layer.cosine, layer.norm_ratio, layer.distance) == (1, 1, 0) for layer in result.layers
         )
-        assert all(bits == 0 for text in found.predictions for bits in text)
-        assert set(found.weights.values()) == {0.0}
-        assert found.summary()[1] == "no difference"
+        assert all(bits == 0 for text in result.predictions for bits in text)
+        assert set(result.weights.values()) == {0.0}
+        assert result.summary()[1] == "no difference"
     stacks = ALL[name].stacks.values()
     sites = sum(
         stack.layers * (1 + (stack.block(0).cross_attention is not None)) for stack in stacks
     )
-    assert len(found.heads) == 4 * sites
-    assert len(found.predictions) == (0 if name in ("bert-pooled", "tagger") else 3)
+    assert len(result.heads) == 4 * sites
+    assert len(result.predictions) == (0 if name in ("bert-pooled", "tagger") else 3)
 
 
 def permute(layer: Any, order: list[int]) -> None:
@@ -108,13 +108,13 @@ def test_permuted_heads_are_found_again(name: str, where: Callable[[Any], Any]) 
     other = changed(subject, lambda model: permute(where(model), order))
     source = SOURCE if name == "transformer" else None
     assert distance(*(logits_with(x, IDS, Edits(), source=source) for x in (subject, other))) < 1e-5
-    found = diff(subject, other)
-    moved = {head.head: head.to_head for head in found.heads if head.moved}
+    result = diff(subject, other)
+    moved = {head.head: head.to_head for head in result.heads if head.moved}
     assert moved == {head: place for place, head in enumerate(order) if place != head}
-    assert all(head.size < 1e-5 for head in found.heads)
-    assert found.begins is None
-    assert not found.same, "the weights are others"
-    assert "4 matched at another place" in " ".join(found.summary())
+    assert all(head.size < 1e-5 for head in result.heads)
+    assert result.begins is None
+    assert not result.same, "the weights are others"
+    assert "4 matched at another place" in " ".join(result.summary())
 
 
 # ------------------------------------------------------------------------------------ the changed
@@ -128,15 +128,15 @@ def test_the_head_whose_queries_were_changed_is_the_one_reported(name: str) -> N
     def change(model: sl.Transformer) -> None:
         getattr(model, stack)[0].attention.query.weight[12:18] *= -8  # head 2
 
-    found = diff(subject, changed(subject, change))
-    assert began(found) == [(stack, 0, 2)]
-    most = found.changed(1)[0]
+    result = diff(subject, changed(subject, change))
+    assert began(result) == [(stack, 0, 2)]
+    most = result.changed(1)[0]
     assert (most.stack, most.layer, most.head) == (stack, 0, 2)
     assert most.divergence > 1e-3
-    assert {name for name, far in found.weights.items() if far > 0} == {
+    assert {name for name, far in result.weights.items() if far > 0} == {
         f"{stack}.0.attention.query.weight"
     }
-    assert found.summary()[1] == f"begins at {stack} layer 0 head 2"
+    assert result.summary()[1] == f"begins at {stack} layer 0 head 2"
 
 
 @pytest.mark.parametrize(
@@ -154,26 +154,26 @@ def test_an_edited_head_is_the_one_reported(
     edits: Edits, stack: str, layer: int, head: int
 ) -> None:
     subject = Tiny(make(ALL["transformer"]))
-    found = diff(subject, subject, [IDS], sources=[SOURCE], edits_b=edits)
-    assert began(found) == [(stack, layer, head)]
-    assert isinstance(found.begins, list)
-    assert found.begins[0].cross == next(iter(edits))[2].startswith("cross_")
-    assert (found.begins[0].divergence > 1e-4) == next(iter(edits))[2].endswith("weights"), (
+    result = diff(subject, subject, [IDS], sources=[SOURCE], edits_b=edits)
+    assert began(result) == [(stack, layer, head)]
+    assert isinstance(result.begins, list)
+    assert result.begins[0].cross == next(iter(edits))[2].startswith("cross_")
+    assert (result.begins[0].divergence > 1e-4) == next(iter(edits))[2].endswith("weights"), (
         "only a masked cell changes the map itself"
     )
-    assert found.b == "tiny, edited"
-    assert set(found.weights.values()) == {0.0}
+    assert result.b == "tiny, edited"
+    assert set(result.weights.values()) == {0.0}
 
 
 def test_an_ablated_head_says_nothing_and_a_halved_one_half() -> None:
     subject = Tiny(make(ALL["rotary"]))
-    found = diff(subject, subject, [IDS], edits_b=ablate(0, 0) | scale(0, 2, 0.5))
-    assert isinstance(found.begins, list)
-    assert {head.head: head.answer for head in found.begins} == {
+    result = diff(subject, subject, [IDS], edits_b=ablate(0, 0) | scale(0, 2, 0.5))
+    assert isinstance(result.begins, list)
+    assert {head.head: head.answer for head in result.begins} == {
         0: pytest.approx(1.0),
         2: pytest.approx(0.5),
     }
-    assert found.summary()[1] == "begins at decoder layer 0 heads 0, 2"
+    assert result.summary()[1] == "begins at decoder layer 0 heads 0, 2"
 
 
 def test_a_difference_may_begin_elsewhere_than_in_a_head() -> None:
@@ -194,13 +194,13 @@ def test_a_difference_may_begin_elsewhere_than_in_a_head() -> None:
 
 def test_the_numbers_are_those_of_numpy() -> None:
     a, b = Tiny(make(ALL["rotary"])), Tiny(make(ALL["rotary"], seed=3))
-    found = diff(a, b, [IDS, OTHER])
+    result = diff(a, b, [IDS, OTHER])
     logits = [
         [logits_with(x, ids, Edits()).double().numpy() for ids in (IDS, OTHER)] for x in (a, b)
     ]
     for n in range(2):
         p, q = (np.exp(side[n]) / np.exp(side[n]).sum(-1, keepdims=True) for side in logits)
-        np.testing.assert_allclose(found.predictions[n], (p * np.log2(p / q)).sum(-1), rtol=1e-5)
+        np.testing.assert_allclose(result.predictions[n], (p * np.log2(p / q)).sum(-1), rtol=1e-5)
     streams = [
         [
             trace_of(x, ids, what=("residual",))["residual", 1].double().numpy()
@@ -210,7 +210,7 @@ def test_the_numbers_are_those_of_numpy() -> None:
     ]
     x, y = (np.concatenate(side) for side in streams)
     lengths = np.linalg.norm(x, axis=-1), np.linalg.norm(y, axis=-1)
-    change = next(layer for layer in found.layers if (layer.layer, layer.name) == (1, "residual"))
+    change = next(layer for layer in result.layers if (layer.layer, layer.name) == (1, "residual"))
     assert change.cosine == pytest.approx(
         ((x * y).sum(-1) / (lengths[0] * lengths[1])).mean(), rel=1e-6
     )
@@ -220,7 +220,7 @@ def test_the_numbers_are_those_of_numpy() -> None:
     far = np.linalg.norm(weights[1] - weights[0]) / max(
         np.linalg.norm(weight) for weight in weights
     )
-    assert found.weights[name] == pytest.approx(float(far), rel=1e-5)
+    assert result.weights[name] == pytest.approx(float(far), rel=1e-5)
 
 
 # -------------------------------------------------------------------------- shapes, texts, output
@@ -231,30 +231,30 @@ def test_models_of_other_shapes_are_compared_as_far_as_they_go() -> None:
         Tiny(make(ALL["rotary"])),
         Tiny(make(sl.gpt(**(SIZE | {"layers": 3, "heads": 2}), positions=sl.Rotary()))),
     )
-    found = diff(large, small)
-    assert len(found.heads) == 6
-    assert len(found.only_a) == 2
-    assert not found.only_b
-    assert not found.layers
-    assert all(head.answer is None for head in found.heads), "vectors of 6 and of 12 numbers"
-    assert found.begins is None
-    assert len(found.predictions) == 3
-    assert any(name.startswith("decoder.2.") for name in found.unmatched_weights)
-    assert "heads without a counterpart: 2 of a, 0 of b" in found.summary()
-    json.dumps(found.to_dict())
+    result = diff(large, small)
+    assert len(result.heads) == 6
+    assert len(result.only_a) == 2
+    assert not result.only_b
+    assert not result.layers
+    assert all(head.answer is None for head in result.heads), "vectors of 6 and of 12 numbers"
+    assert result.begins is None
+    assert len(result.predictions) == 3
+    assert any(name.startswith("decoder.2.") for name in result.unmatched_weights)
+    assert "heads without a counterpart: 2 of a, 0 of b" in result.summary()
+    json.dumps(result.to_dict())
 
 
 def test_texts_may_be_traces_and_the_tokens_are_shown() -> None:
     letters = Tokenizer.from_characters("abcdefghijklmnopqrstuvwxy")
     subject = Tiny(make(ALL["transformer"]), letters)
     trace = trace_of(subject, IDS, source=SOURCE)
-    found = diff(
+    result = diff(
         subject, subject, [trace], edits_b=patch(("decoder", 1, "residual"), torch.zeros(7, 24))
     )
-    assert found.tokens == (("b", "f", "k", "<unk>", "s", "e", "n"),)
-    assert found.summary()[0] == "tiny → tiny, edited: 1 text, 7 tokens"
-    line = next(line for line in found.summary() if line.startswith("predictions"))
-    assert line.split("after ")[1] in [repr(token) for token in found.tokens[0]]
+    assert result.tokens == (("b", "f", "k", "<unk>", "s", "e", "n"),)
+    assert result.summary()[0] == "tiny → tiny, edited: 1 text, 7 tokens"
+    line = next(line for line in result.summary() if line.startswith("predictions"))
+    assert line.split("after ")[1] in [repr(token) for token in result.tokens[0]]
     own = diff(subject, subject)
     assert own.same
     assert [len(text) for text in own.tokens] == [48, 48, 48], (
@@ -306,7 +306,7 @@ def test_mistakes_are_one_line_with_the_fix() -> None:
 
 def test_a_map_of_one_token_can_be_compared() -> None:
     subject: Tiny = Tiny(make(ALL["rotary"]))
-    found = diff(subject, subject, [[3]])
-    assert found.same
-    assert isinstance(found.heads[0].divergence, float)
-    assert not isinstance(found.heads[0].divergence, Tensor)
+    result = diff(subject, subject, [[3]])
+    assert result.same
+    assert isinstance(result.heads[0].divergence, float)
+    assert not isinstance(result.heads[0].divergence, Tensor)

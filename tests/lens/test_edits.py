@@ -114,8 +114,8 @@ def test_edits_that_change_nothing_change_no_bit(name: str) -> None:
 @pytest.mark.parametrize("name", ["rotary", "grouped", "sinks", "alibi", "transformer"])
 def test_masking_what_could_not_be_seen_changes_nothing(name: str) -> None:
     subject, ids, source = tiny(name)
-    found = logits_with(subject, ids, mask_cell(1, 2, 3, 7), source=source)
-    assert distance(plain(subject, ids, source), found) < 1e-6
+    result = logits_with(subject, ids, mask_cell(1, 2, 3, 7), source=source)
+    assert distance(plain(subject, ids, source), result) < 1e-6
 
 
 # --------------------------------------------------------- what is the same change of the weights
@@ -154,8 +154,8 @@ def test_ablating_a_cross_attention_head() -> None:
     without = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         without.decoder[0].cross_attention.output.weight.view(24, 4, 6)[:, 3] = 0
-    found = logits_with(subject, ids, ablate(0, 3, cross=True), source=source)
-    assert distance(plain(Tiny(without), ids, source), found) < 1e-6
+    result = logits_with(subject, ids, ablate(0, 3, cross=True), source=source)
+    assert distance(plain(Tiny(without), ids, source), result) < 1e-6
 
 
 def test_an_encoders_head_of_an_encoder_decoder_reaches_the_decoder() -> None:
@@ -163,8 +163,8 @@ def test_an_encoders_head_of_an_encoder_decoder_reaches_the_decoder() -> None:
     without = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         without.encoder[1].attention.output.weight.view(24, 4, 6)[:, 0] = 0
-    found = logits_with(subject, ids, ablate(1, 0, stack="encoder"), source=source)
-    assert distance(plain(Tiny(without), ids, source), found) < 1e-6
+    result = logits_with(subject, ids, ablate(1, 0, stack="encoder"), source=source)
+    assert distance(plain(Tiny(without), ids, source), result) < 1e-6
 
 
 @pytest.mark.parametrize("factor", [-1.0, 0.5, 3.0])
@@ -186,28 +186,28 @@ def test_steering_is_adding_a_bias_where_the_layer_before_writes(name: str) -> N
     biased = copy.deepcopy(subject.transformer)
     with torch.no_grad():
         biased.decoder[0].feed_forward.down.bias += 1.5 * vector
-    found = logits_with(subject, ids, steer(1, vector, scale=1.5), source=source)
-    assert distance(plain(Tiny(biased), ids, source), found) < 1e-5
-    assert distance(plain(subject, ids, source), found) > 1e-3
+    result = logits_with(subject, ids, steer(1, vector, scale=1.5), source=source)
+    assert distance(plain(Tiny(biased), ids, source), result) < 1e-5
+    assert distance(plain(subject, ids, source), result) > 1e-3
 
 
 def test_steering_some_positions_leaves_the_causal_past_alone() -> None:
     subject, ids, _ = tiny("rotary")
-    whole, found = (
+    whole, result = (
         plain(subject, ids, None),
         logits_with(subject, ids, steer(1, torch.randn(24), positions=[6])),
     )
-    assert torch.equal(whole[:6], found[:6])
-    assert distance(whole[6:], found[6:]) > 1e-3
+    assert torch.equal(whole[:6], result[:6])
+    assert distance(whole[6:], result[6:]) > 1e-3
 
 
 def test_the_mean_hides_where_a_head_looked() -> None:
     subject, ids, _ = tiny("bert")
     mixed = recorded(subject, ids, None, "heads")["encoder", 1, "heads"][0, 2]
     by_hand = replace(1, 2, torch.from_numpy(np.mean(mixed.numpy(), axis=0)), stack="encoder")
-    found = logits_with(subject, ids, ablate(1, 2, stack="encoder", by="mean"))
-    assert distance(logits_with(subject, ids, by_hand), found) < 1e-6
-    assert distance(plain(subject, ids, None), found) > 1e-5
+    result = logits_with(subject, ids, ablate(1, 2, stack="encoder", by="mean"))
+    assert distance(logits_with(subject, ids, by_hand), result) < 1e-6
+    assert distance(plain(subject, ids, None), result) > 1e-5
 
 
 # ------------------------------------------------------------------------------ patching, masking
@@ -220,9 +220,9 @@ def test_the_whole_stream_of_another_run_gives_the_other_runs_logits(name: str) 
     subject, ids, _ = tiny(name)
     stack, other = stack_of(name), list(reversed(ids))
     theirs = recorded(subject, other, None, "residual")[stack, 1, "residual"]
-    found = logits_with(subject, ids, patch((stack, 1, "residual"), theirs))
-    assert torch.equal(found, plain(subject, other, None))
-    assert distance(found, plain(subject, ids, None)) > 1e-3
+    result = logits_with(subject, ids, patch((stack, 1, "residual"), theirs))
+    assert torch.equal(result, plain(subject, other, None))
+    assert distance(result, plain(subject, ids, None)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
@@ -230,16 +230,16 @@ def test_the_encoders_output_of_another_source_is_that_source(name: str) -> None
     subject, ids, source = tiny(name)
     other = [(id + 3) % 29 for id in source or []]
     theirs = recorded(subject, ids, other, "output")["encoder", None, "output"]
-    found = logits_with(subject, ids, patch(("encoder", None, "output"), theirs), source=source)
-    assert torch.equal(found, plain(subject, ids, other))
-    assert distance(found, plain(subject, ids, source)) > 1e-4
+    result = logits_with(subject, ids, patch(("encoder", None, "output"), theirs), source=source)
+    assert torch.equal(result, plain(subject, ids, other))
+    assert distance(result, plain(subject, ids, source)) > 1e-4
 
 
 def test_a_longer_run_may_lend_some_of_its_positions() -> None:
     subject, ids, _ = tiny("rotary")
     longer = recorded(subject, [*ids, 4, 9], None, "residual")["decoder", 0, "residual"]
-    found = logits_with(subject, ids, patch(("decoder", 0, "residual"), longer, positions=[-1]))
-    assert torch.equal(found, plain(subject, [*ids[:-1], 9], None)), (
+    result = logits_with(subject, ids, patch(("decoder", 0, "residual"), longer, positions=[-1]))
+    assert torch.equal(result, plain(subject, [*ids[:-1], 9], None)), (
         "the last position of one run goes to the last of the other"
     )
 

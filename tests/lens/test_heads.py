@@ -70,9 +70,9 @@ def test_a_broad_head_scores_as_chance_has_it(decoder: HeadMap) -> None:
 
 def test_an_encoder_looks_ahead_too() -> None:
     heads = [p.offset(1), p.offset(2), p.duplicate(), p.offset(-1)]
-    found = heads_of(p.planted(sl.bert, heads), TEXT)
-    assert [head.role for head in found.heads] == ["next", "offset", "duplicate", "previous"]
-    assert found.heads[1].offset == 2
+    result = heads_of(p.planted(sl.bert, heads), TEXT)
+    assert [head.role for head in result.heads] == ["next", "offset", "duplicate", "previous"]
+    assert result.heads[1].offset == 2
 
 
 def test_cross_attention_that_walks_stands_or_spreads() -> None:
@@ -80,15 +80,15 @@ def test_cross_attention_that_walks_stands_or_spreads() -> None:
         sl.encoder_decoder, [p.offset(-1)] * 3, cross=[[p.offset(0), p.diffuse(), p.sink()]]
     )
     ids = p.tokenizer().encode(TEXT[:50])
-    found = heads_of(model, trace_of(model, [1, *ids], source=ids))
-    assert [head.role for head in found.grid("encoder")[0]] == ["previous"] * 3
-    assert [head.role for head in found.grid("decoder")[0]] == ["previous"] * 3
-    walks, spreads, stands = found.grid("decoder", cross=True)[0]
+    result = heads_of(model, trace_of(model, [1, *ids], source=ids))
+    assert [head.role for head in result.grid("encoder")[0]] == ["previous"] * 3
+    assert [head.role for head in result.grid("decoder")[0]] == ["previous"] * 3
+    walks, spreads, stands = result.grid("decoder", cross=True)[0]
     assert walks.role == "monotone"
     assert walks.confidence > 0.8
     assert spreads.role == "broad"
     assert stands.role == "unclear"
-    assert found.confidence(stands, "monotone") < 0.1
+    assert result.confidence(stands, "monotone") < 0.1
 
 
 def test_a_sink_hides_no_pattern_and_is_stated() -> None:
@@ -128,10 +128,10 @@ def test_an_untrained_model_does_nothing_in_particular(name: str) -> None:
     given = None
     if len(transformer.config.stacks) == 2:
         given = trace_of(sl.Model(transformer), [1, *IDS], source=IDS)
-    found = heads_of(sl.Model(transformer), given)
-    counts = Counter(head.role for head in found.heads)
-    assert counts["unclear"] + counts["broad"] >= 0.7 * len(found.heads)
-    assert all(0 <= head.confidence <= 1 for head in found.heads)
+    result = heads_of(sl.Model(transformer), given)
+    counts = Counter(head.role for head in result.heads)
+    assert counts["unclear"] + counts["broad"] >= 0.7 * len(result.heads)
+    assert all(0 <= head.confidence <= 1 for head in result.heads)
 
 
 def test_without_tokenizer_the_probes_are_enough() -> None:
@@ -139,9 +139,9 @@ def test_without_tokenizer_the_probes_are_enough() -> None:
         sl.gpt, [p.previous_that_writes(), p.diffuse()], [p.induction(), p.duplicate()]
     )
     model.tokenizer = None
-    found = heads_of(model)
-    assert list(found.texts) == ["probe", "short probe"]
-    assert [head.role for head in found.heads] == ["previous", "broad", "induction", "duplicate"]
+    result = heads_of(model)
+    assert list(result.texts) == ["probe", "short probe"]
+    assert [head.role for head in result.heads] == ["previous", "broad", "induction", "duplicate"]
     assert [head.role for head in heads_of(model, IDS).heads] == [
         "previous",
         "broad",

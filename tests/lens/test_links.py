@@ -24,11 +24,11 @@ TIRED = "The animal didn't cross the street because it was too tired"
 
 def tokens_of(text: str) -> list[Token]:
     """A token for each word."""
-    found, at = list[Token](), 0
+    result, at = list[Token](), 0
     for number, word in enumerate(text.split(" ")):
-        found.append(Token(number, word, at, at + len(word)))
+        result.append(Token(number, word, at, at + len(word)))
         at += len(word) + 1
-    return found
+    return result
 
 
 def test_there_are_enough_of_them() -> None:
@@ -43,9 +43,9 @@ def test_there_are_enough_of_them() -> None:
 
 
 def test_the_pair_that_only_its_last_word_tells_apart() -> None:
-    found = {sentence.text: sentence for sentence in sentences("en")}
+    result = {sentence.text: sentence for sentence in sentences("en")}
     for text, referent in ((TIRED, "animal"), (TIRED.replace("tired", "wide"), "street")):
-        link = next(link for link in found[text].links if link.relation == "pronoun")
+        link = next(link for link in result[text].links if link.relation == "pronoun")
         assert (text[slice(*link.source)], text[slice(*link.target)]) == ("it", referent)
 
 
@@ -101,8 +101,8 @@ def test_a_lookup_is_the_last_token_among_the_other_words() -> None:
 def test_a_noun_may_find_any_of_its_adjectives() -> None:
     tokens = tokens_of("The big , old bear ran")
     links = [Link("adjective", (4, 7), (14, 18)), Link("adjective", (10, 13), (14, 18))]
-    found, skipped = token_links(tokens, links, causal=True, unknown=None)
-    assert [(one.query, one.targets) for one in found] == [(4, {1, 3})]
+    result, skipped = token_links(tokens, links, causal=True, unknown=None)
+    assert [(one.query, one.targets) for one in result] == [(4, {1, 3})]
     assert skipped == []
     assert len(token_links(tokens, links, causal=False, unknown=None)[0]) == 2
 
@@ -125,10 +125,10 @@ def test_japanese_by_letters() -> None:
                 "".join(tokens[place].text for place in tokens_in(tokens, link.source))
                 == sentence.text[slice(*link.source)]
             )
-        found, skipped = token_links(
+        result, skipped = token_links(
             tokens, sentence.links, causal=False, unknown=tokenizer.unknown
         )
-        assert (len(found), skipped) == (len(sentence.links), [])
+        assert (len(result), skipped) == (len(sentence.links), [])
 
 
 def test_an_unknown_language_is_refused() -> None:

@@ -85,18 +85,18 @@ def test_bands_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_it_describes_the_applied_head() -> None:
-    said = {
+    message = {
         name: logit_lens(tiny(name), ids_of(name)).applied
         for name in ("layer-pre", "layer-post", "no-norm", "ngpt", "bert")
     }
-    assert said["layer-pre"] == "its final norm, then its head"
+    assert message["layer-pre"] == "its final norm, then its head"
     assert (
-        said["layer-post"]
-        == said["ngpt"]
+        message["layer-post"]
+        == message["ngpt"]
         == "only its head: the stream is normalized by every block already"
     )
-    assert said["no-norm"] == "only its head: the model has no final norm"
-    assert "only its masked-token head" in said["bert"]
+    assert message["no-norm"] == "only its head: the model has no final norm"
+    assert "only its masked-token head" in message["bert"]
 
 
 def test_the_answer_settles_where_its_rank_stays_first() -> None:
@@ -119,12 +119,12 @@ def test_bad_questions() -> None:
     for name in ("bert-mean", "classifier", "bert-hidden"):
         with pytest.raises(sl.InputError, match="expected a language model"):
             logit_lens(tiny(name), [1, 2])
-    for wrong, said in (
+    for wrong, message in (
         ({"top_k": 0}, "top_k is 0"),
         ({"token": 29}, "token 29"),
         ({"positions": 9}, "row 9"),
     ):
-        with pytest.raises(sl.InputError, match=said):
+        with pytest.raises(sl.InputError, match=message):
             logit_lens(tiny("rotary"), [1, 2], **wrong)
 
 

@@ -92,9 +92,9 @@ def equations(model: sl.Transformer, **arguments: Any) -> dict[Any, torch.Tensor
     }
 
 
-def equal(found: dict[Any, Look], expected: dict[Any, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for site, look in found.items():
+def equal(result: dict[Any, Look], expected: dict[Any, torch.Tensor]) -> None:
+    assert result.keys() == expected.keys()
+    for site, look in result.items():
         for text in range(expected[site].shape[0]):
             assert float((look.of(text).weights() - expected[site][text]).abs().max()) < NEAR, (
                 site,
@@ -128,8 +128,8 @@ def test_weights_are_the_equations_for_every_family(name: str) -> None:
     )
     padding = torch.zeros(2, 12, dtype=torch.bool)
     padding[1, 8:] = True
-    for said in ({}, {"padding": padding}):
-        equal(looks(model, **arguments, **said), equations(model, **arguments, **said))
+    for stated in ({}, {"padding": padding}):
+        equal(looks(model, **arguments, **stated), equations(model, **arguments, **stated))
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_weights_are_what_transformers_shows(name: str) -> None:
     theirs, _ = encoder_decoder_configs.example(*CASES[name])
     model, ids, source = ours(theirs).transformer, tokens(40)[:1], tokens(40, 9, seed=2)[:1]
     both = model.config.encoder is not None and model.config.decoder is not None
-    said = {"input_ids": source, "decoder_input_ids": ids} if both else {"input_ids": ids}
+    stated = {"input_ids": source, "decoder_input_ids": ids} if both else {"input_ids": ids}
     with torch.no_grad():
-        maps = theirs(**said, output_attentions=True)
+        maps = theirs(**stated, output_attentions=True)
     for (stack, layer, cross), look in looks(
         model, tokens=ids, **({"source": source} if both else {})
     ).items():
@@ -173,12 +173,12 @@ def test_documents_that_share_a_row_stay_apart(maker: Any, positions: str) -> No
         inputs(model.config, batch=2)["tokens"],
         torch.tensor([[0] * 4 + [1] * 7, [0] * 9 + [1] * 2]),
     )
-    found = looks(model, tokens=row, documents=documents)
-    equal(found, equations(model, tokens=row, documents=documents))
-    whole = found[sites_of(model)[0]].of(0).weights()
+    result = looks(model, tokens=row, documents=documents)
+    equal(result, equations(model, tokens=row, documents=documents))
+    whole = result[sites_of(model)[0]].of(0).weights()
     assert bool((whole[:, 4:, :4] == 0).all())
     alone = looks(model, tokens=row[:1, 4:])
-    for site, look in found.items():
+    for site, look in result.items():
         torch.testing.assert_close(
             look.of(0).weights()[:, 4:, 4:], alone[site].weights(), atol=NEAR, rtol=0
         )
@@ -213,14 +213,14 @@ def test_weights_are_the_equations_with_a_cache(name: str, kind: str) -> None:
     caches = [CACHES[kind](model.config) for _ in range(2)]
     pieces = arguments["tokens"].split([5, 1, 3, 1, 1], dim=1)
     for n, piece in enumerate(pieces):
-        said = {"tokens": piece} | (source if n == 0 else {})
+        stated = {"tokens": piece} | (source if n == 0 else {})
         recorders = [
             sl.Recorder(names_of(model)),
             sl.Recorder({"weights"} | ({"cross_weights"} if source else set())),
         ]
         with torch.no_grad():
             for cache, recorder in zip(caches, recorders, strict=True):
-                model.hidden(**said, cache=cache, record=recorder)
+                model.hidden(**stated, cache=cache, record=recorder)
         for (stack, layer, what), weights in recorders[1].kept.items():
             look = look_at(recorders[0], model, (stack, layer, what != "weights"))
             for text in range(3):
@@ -264,10 +264,10 @@ def test_a_head_and_some_rows_are_parts_of_the_whole(
     name: str, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, arguments = make(ALL[name]), inputs(ALL[name], batch=1)
-    found = looks(model, **arguments)
-    whole = {site: (look.weights(), look.scores()) for site, look in found.items()}
+    result = looks(model, **arguments)
+    whole = {site: (look.weights(), look.scores()) for site, look in result.items()}
     monkeypatch.setattr(looking, "TILE", tile)
-    for site, look in found.items():
+    for site, look in result.items():
         for kind, expected in zip((look.weights, look.scores), whole[site], strict=True):
             np.testing.assert_allclose(kind(), expected, atol=1e-6)
             for head in (0, look.heads - 1, -2):
@@ -378,10 +378,10 @@ def test_a_map_is_plain_to_use() -> None:
         model, arguments = make(ALL[name]), inputs(ALL[name], batch=1)
         model.requires_grad_(True)
         for look in looks(model, **arguments).values():
-            for found in (look.weights(), look.scores(0), look.mixed()):
-                assert not found.requires_grad
-                assert not found.is_inference()
-                assert isinstance(found.numpy(), np.ndarray)
+            for result in (look.weights(), look.scores(0), look.mixed()):
+                assert not result.requires_grad
+                assert not result.is_inference()
+                assert isinstance(result.numpy(), np.ndarray)
 
 
 def test_training_later_changes_no_look() -> None:
@@ -400,17 +400,17 @@ def test_training_later_changes_no_look() -> None:
 )
 def test_other_precisions(dtype: torch.dtype, wide: torch.dtype) -> None:
     model = make(ALL["rotary"]).to(dtype)
-    found, expected = (
+    result, expected = (
         looks(model, **inputs(ALL["rotary"])),
         equations(model, **inputs(ALL["rotary"])),
     )
-    assert found["decoder", 0, False].of(0).weights().dtype == wide
+    assert result["decoder", 0, False].of(0).weights().dtype == wide
     first = (
         "decoder",
         0,
         False,
     )  # in bfloat16 the kernels differ, and with them what the next layer reads
-    equal({first: found[first]}, {first: expected[first].to(wide)})
+    equal({first: result[first]}, {first: expected[first].to(wide)})
 
 
 @pytest.mark.parametrize(

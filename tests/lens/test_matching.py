@@ -37,10 +37,10 @@ def test_divergence_is_nought_for_the_same_and_one_bit_for_nothing_in_common() -
 
 
 def test_a_distance_of_nothing_to_nothing_is_nought() -> None:
-    found = relative_distance(
+    result = relative_distance(
         torch.tensor([0.0, 4.0, 1e-20]).double(), torch.tensor([0.0, 16.0, 1.0]).double()
     )
-    assert found.tolist() == [0.0, 0.5, 0.0]
+    assert result.tolist() == [0.0, 0.5, 0.0]
 
 
 def test_the_assignment_is_the_best_of_all() -> None:

@@ -36,22 +36,22 @@ def test_by_hand(name: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
         [trace.weights(layer).double().numpy() for layer in range(trace.config.last.layers)]
     )
     monkeypatch.setattr(module, "TILE", tile)
-    found = attention_measures(trace)
+    result = attention_measures(trace)
     logs = np.log(np.where(weights > 0, weights, 1))
     entropy = -(weights * logs).sum(-1)
     i, j = np.indices(weights.shape[-2:])
     first = weights[..., (0 if name == "bert" else 1) :, 0].mean(-1)
     for seen, expected in (
-        (found.entropy, entropy.mean(-1)),
-        (found.keys, np.exp(entropy).mean(-1)),
-        (found.span, (weights * abs(i - j)).sum(-1).mean(-1)),
-        (found.first, first),
+        (result.entropy, entropy.mean(-1)),
+        (result.keys, np.exp(entropy).mean(-1)),
+        (result.span, (weights * abs(i - j)).sum(-1).mean(-1)),
+        (result.first, first),
     ):
         np.testing.assert_allclose(seen.numpy(), expected, atol=1e-5)
-    assert torch.equal(found.entropy, attention_entropy(trace))
-    assert torch.equal(found.keys, effective_keys(trace))
-    assert torch.equal(found.span, attention_span(trace))
-    assert torch.equal(found.first, first_token_share(trace))
+    assert torch.equal(result.entropy, attention_entropy(trace))
+    assert torch.equal(result.keys, effective_keys(trace))
+    assert torch.equal(result.span, attention_span(trace))
+    assert torch.equal(result.first, first_token_share(trace))
 
 
 def test_even_attention_is_known() -> None:
@@ -61,11 +61,11 @@ def test_even_attention_is_known() -> None:
         for layer in range(2):
             model.encoder[layer].attention.query.weight.zero_()
             model.encoder[layer].attention.query.bias.zero_()
-    found = attention_measures(trace_of(Tiny(model), ids_of("bert", 8)))
-    assert found.entropy.flatten().tolist() == pytest.approx([math.log(8)] * 8)
-    assert found.keys.flatten().tolist() == pytest.approx([8] * 8, rel=1e-5)
-    assert found.first.flatten().tolist() == pytest.approx([1 / 8] * 8)
-    assert found.span.flatten().tolist() == pytest.approx([(8**2 - 1) / (3 * 8)] * 8)
+    result = attention_measures(trace_of(Tiny(model), ids_of("bert", 8)))
+    assert result.entropy.flatten().tolist() == pytest.approx([math.log(8)] * 8)
+    assert result.keys.flatten().tolist() == pytest.approx([8] * 8, rel=1e-5)
+    assert result.first.flatten().tolist() == pytest.approx([1 / 8] * 8)
+    assert result.span.flatten().tolist() == pytest.approx([(8**2 - 1) / (3 * 8)] * 8)
 
 
 def test_cross_attention_has_no_span_and_the_encoder_its_own() -> None:
@@ -95,9 +95,9 @@ def test_sinks_are_taken_out_and_one_token_is_no_trouble() -> None:
 
 
 def test_some_layers_only_and_json() -> None:
-    found = attention_measures(trace_of(tiny("window-alternating"), [1, 2, 3], layers=[1, 3]))
-    assert found.layers == (1, 3)
-    assert json.loads(json.dumps(found.to_dict()))["layers"] == [1, 3]
+    result = attention_measures(trace_of(tiny("window-alternating"), [1, 2, 3], layers=[1, 3]))
+    assert result.layers == (1, 3)
+    assert json.loads(json.dumps(result.to_dict()))["layers"] == [1, 3]
     uneven = attention_measures(trace_of(tiny("rotary"), [1, 2, 3]))
     assert json.loads(json.dumps(uneven.to_dict(), allow_nan=False))["cross"] is False
 
@@ -107,7 +107,7 @@ def test_some_layers_only_and_json() -> None:
 )
 def test_norms_of_the_stream(name: str) -> None:
     subject, ids, source = tiny(name), ids_of(name), source_of(name)
-    found = norm_growth(subject, ids, **source)
+    result = norm_growth(subject, ids, **source)
     seen = sl.Recorder({"residual", "feed_forward", "output"})
     subject.transformer(
         torch.tensor([ids]),
@@ -117,19 +117,21 @@ def test_norms_of_the_stream(name: str) -> None:
     stack = subject.transformer.last_stack
     for layer in range(2):
         torch.testing.assert_close(
-            found.stream[layer], seen[stack.name, layer, "residual"][0].norm(dim=-1).detach()
+            result.stream[layer], seen[stack.name, layer, "residual"][0].norm(dim=-1).detach()
         )
         torch.testing.assert_close(
-            found.feed_forward[layer],
+            result.feed_forward[layer],
             seen[stack.name, layer, "feed_forward"][0].norm(dim=-1).detach(),
         )
     if isinstance(stack.config.final_norm, sl.NoNorm):
         torch.testing.assert_close(
-            found.stream[-1], seen[stack.name, None, "output"][0].norm(dim=-1).detach()
+            result.stream[-1], seen[stack.name, None, "output"][0].norm(dim=-1).detach()
         )
-    torch.testing.assert_close(found.growth, found.stream.mean(-1)[1:] / found.stream.mean(-1)[:-1])
-    assert (found.cross_attention is not None) == bool(source)
-    assert len(json.loads(json.dumps(found.to_dict()))["growth"]) == 2
+    torch.testing.assert_close(
+        result.growth, result.stream.mean(-1)[1:] / result.stream.mean(-1)[:-1]
+    )
+    assert (result.cross_attention is not None) == bool(source)
+    assert len(json.loads(json.dumps(result.to_dict()))["growth"]) == 2
 
 
 def test_the_encoders_norms_and_the_sphere() -> None:

@@ -41,7 +41,7 @@ def by_loops(
     weights: np.ndarray, visible: np.ndarray, sink: np.ndarray, pattern: np.ndarray
 ) -> list[tuple[float, float]]:
     """Value and chance of each head."""
-    found = list[tuple[float, float]]()
+    result = list[tuple[float, float]]()
     for head in weights:
         values, chances = list[float](), list[float]()
         for i in range(TIME):
@@ -52,8 +52,8 @@ def by_loops(
                 continue
             values.append(sum(head[i, j] for j in inside) / left)
             chances.append(len(inside) / len(keys))
-        found.append((float(np.mean(values)), float(np.mean(chances))))
-    return found
+        result.append((float(np.mean(values)), float(np.mean(chances))))
+    return result
 
 
 def same(measured: PatternScore, loops: list[tuple[float, float]]) -> None:
@@ -111,8 +111,8 @@ def test_uniform_attention_scores_as_chance() -> None:
     _, visible, sink, asked = scene(causal=True)
     even = (visible / visible.sum(-1, keepdim=True)).expand(2, -1, -1)
     left = remove_sink(even, visible, sink, asked)
-    for found in (score_offset(left, -1), score_offset(left, 0), left.sink):
-        assert found.confidence.tolist() == pytest.approx([0, 0], abs=1e-6)
+    for result in (score_offset(left, -1), score_offset(left, 0), left.sink):
+        assert result.confidence.tolist() == pytest.approx([0, 0], abs=1e-6)
     assert score_breadth(left).confidence.tolist() == pytest.approx([1, 1])
 
 
@@ -141,8 +141,8 @@ def test_monotone_is_rank_correlation_times_reach() -> None:
     drawn = torch.Generator().manual_seed(3)
     weights = (2 * torch.randn(2, 9, 7, generator=drawn)).softmax(-1)
     weights[0] = torch.nn.functional.one_hot(torch.arange(9) * 7 // 9, 7) * 0.8 + 0.2 * weights[0]
-    found = score_monotone(cross(weights)).value.tolist()
-    for head, value in zip(weights.double().numpy(), found, strict=True):
+    result = score_monotone(cross(weights)).value.tolist()
+    for head, value in zip(weights.double().numpy(), result, strict=True):
         centres = head @ np.arange(7)
         ranks = [sum(other < centre for other in centres) for centre in centres]
         order = np.corrcoef(ranks, np.arange(9))[0, 1]

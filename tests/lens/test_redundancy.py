@@ -22,11 +22,11 @@ TEXT = "a cat, a dog. the cow, the hen, the pig. we saw it, so did you."
 def test_equal_heads_are_found_across_layers_and_sinks() -> None:
     first = [p.offset(-1), p.offset(0), p.diffuse()]
     second = [p.duplicate(), p.with_sink(p.offset(-1), p.STRONG), p.offset(-4)]
-    found = redundancy_of(p.planted(sl.gpt, first, second), TEXT)
-    assert found.clusters == (((0, 0), (1, 1)),)
-    assert found.like(0, 0, 1)[0][0] == (1, 1)
-    assert found.like(0, 0, 1)[0][1] > 0.99
-    assert found.similarity.diagonal().tolist() == [1] * 6
+    result = redundancy_of(p.planted(sl.gpt, first, second), TEXT)
+    assert result.clusters == (((0, 0), (1, 1)),)
+    assert result.like(0, 0, 1)[0][0] == (1, 1)
+    assert result.like(0, 0, 1)[0][1] > 0.99
+    assert result.similarity.diagonal().tolist() == [1] * 6
 
 
 def test_similarity_is_one_minus_the_mean_distance_of_rows() -> None:
@@ -34,7 +34,7 @@ def test_similarity_is_one_minus_the_mean_distance_of_rows() -> None:
     maps = (2 * torch.randn(4, 6, 5, generator=drawn)).softmax(-1)
     rows = torch.ones(4, 6, dtype=torch.bool)
     rows[1, 2:4] = False
-    found = similarities(maps, rows).numpy()
+    result = similarities(maps, rows).numpy()
     for a, b in itertools.combinations(range(4), 2):
         distances = list[float]()
         for i in range(6):
@@ -45,17 +45,17 @@ def test_similarity_is_one_minus_the_mean_distance_of_rows() -> None:
                     (x * np.log2(x / m)).sum() / 2 for x, m in ((one, middle), (other, middle))
                 )
                 distances.append(float(np.sqrt(divergence)))
-        assert found[a, b] == found[b, a] == pytest.approx(1 - np.mean(distances), abs=1e-4)
+        assert result[a, b] == result[b, a] == pytest.approx(1 - np.mean(distances), abs=1e-4)
 
 
 def test_heads_that_never_meet_and_heads_that_only_rest() -> None:
     left, right = torch.zeros(3, 4), torch.zeros(3, 4)
     left[:, 0], right[:, 3] = 1, 1
     maps, silent = torch.stack([left, right, left, left]), torch.tensor([False, False, True, True])
-    found = similarities(maps, (~silent)[:, None].expand(4, 3))
-    assert found[0, 1] == pytest.approx(0, abs=1e-6)
-    assert found[2, 3] == 1
-    assert found[0, 2] == 0
+    result = similarities(maps, (~silent)[:, None].expand(4, 3))
+    assert result[0, 1] == pytest.approx(0, abs=1e-6)
+    assert result[2, 3] == 1
+    assert result[0, 2] == 0
 
 
 def test_in_a_group_every_pair_is_alike() -> None:
@@ -73,10 +73,10 @@ def test_in_a_group_every_pair_is_alike() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "grouped", "window"])
 def test_every_kind_of_stack(name: str) -> None:
-    found = redundancy_of(sl.Model(tiny.make(tiny.ALL[name])), [5, 9, 7, 20, 11, 8, 6])
-    assert found.similarity.shape == (8, 8)
-    assert torch.equal(found.similarity, found.similarity.T)
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["places"][-1] == [1, 3]
+    result = redundancy_of(sl.Model(tiny.make(tiny.ALL[name])), [5, 9, 7, 20, 11, 8, 6])
+    assert result.similarity.shape == (8, 8)
+    assert torch.equal(result.similarity, result.similarity.T)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["places"][-1] == [1, 3]
 
 
 def test_cross_attention() -> None:

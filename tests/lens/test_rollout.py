@@ -29,21 +29,21 @@ def mean(trace: Trace, layer: int, **where: object) -> np.ndarray:
 @pytest.mark.parametrize("keep", [0.5, 0.0, 0.9])
 def test_rollout_is_the_product(name: str, keep: float) -> None:
     trace = traced(name)
-    found, product = rollout(trace, keep=keep), np.eye(6)
-    for layer, so_far in enumerate(found.maps):
+    result, product = rollout(trace, keep=keep), np.eye(6)
+    for layer, so_far in enumerate(result.maps):
         product = (keep * np.eye(6) + (1 - keep) * mean(trace, layer)) @ product
         np.testing.assert_allclose(so_far.numpy(), product, atol=1e-6)
-    assert torch.equal(rollout(trace, keep=keep, last_only=True).maps, found.maps[-1:])
-    assert found.source_maps is None
+    assert torch.equal(rollout(trace, keep=keep, last_only=True).maps, result.maps[-1:])
+    assert result.source_maps is None
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_rows_sum_to_one(name: str) -> None:
-    found = rollout(traced(name))
-    total = found.maps.sum(-1) + (0 if found.source_maps is None else found.source_maps.sum(-1))
+    result = rollout(traced(name))
+    total = result.maps.sum(-1) + (0 if result.source_maps is None else result.source_maps.sum(-1))
     torch.testing.assert_close(total, torch.ones_like(total))
-    assert (found.source_maps is not None) == (name in ("transformer", "t5"))
-    assert json.loads(json.dumps(found.to_dict()))["stack"] == found.stack
+    assert (result.source_maps is not None) == (name in ("transformer", "t5"))
+    assert json.loads(json.dumps(result.to_dict()))["stack"] == result.stack
 
 
 def test_a_sink_swallows_some() -> None:
@@ -62,12 +62,12 @@ def test_rollout_of_an_encoder_decoder_by_hand() -> None:
         (np.zeros((time, source)), np.eye(time)), axis=1
     )  # each target token over all inputs
     below = np.concatenate((encoder, np.zeros((source, time))), axis=1)
-    found = rollout(trace)
+    result = rollout(trace)
     for layer in range(2):
         state = (state + mean(trace, layer) @ state) / 2
         state = (state + mean(trace, layer, cross=True) @ below) / 2
-        np.testing.assert_allclose(found.source_maps[layer].numpy(), state[:, :source], atol=1e-6)
-        np.testing.assert_allclose(found.maps[layer].numpy(), state[:, source:], atol=1e-6)
+        np.testing.assert_allclose(result.source_maps[layer].numpy(), state[:, :source], atol=1e-6)
+        np.testing.assert_allclose(result.maps[layer].numpy(), state[:, source:], atol=1e-6)
 
 
 def networkx_flow(
@@ -106,15 +106,15 @@ def networkx_flow(
 def test_flow_is_networkx_maximum_flow(name: str) -> None:
     trace, crossed = traced(name), name == "transformer"
     for position, layer in (-1, -1), (3, -1), (-1, 0):
-        found = attention_flow(trace, position=position, layer=layer)
+        result = attention_flow(trace, position=position, layer=layer)
         target, source = networkx_flow(
-            trace, found.stack, found.layer + 1, found.position, crossed=crossed
+            trace, result.stack, result.layer + 1, result.position, crossed=crossed
         )
-        np.testing.assert_allclose(found.flows.numpy(), target, atol=1e-6)
+        np.testing.assert_allclose(result.flows.numpy(), target, atol=1e-6)
         np.testing.assert_allclose(
-            [] if found.source_flows is None else found.source_flows.numpy(), source, atol=1e-6
+            [] if result.source_flows is None else result.source_flows.numpy(), source, atol=1e-6
         )
-    assert json.loads(json.dumps(found.to_dict()))["layer"] == 0
+    assert json.loads(json.dumps(result.to_dict()))["layer"] == 0
 
 
 def test_the_first_layers_flow_is_its_attention() -> None:
@@ -147,13 +147,13 @@ def test_value_weighted_is_the_length_of_each_vector(name: str) -> None:
             for h in range(heads)
         ]
     )
-    found = value_weighted(subject, trace, layer=1, cross=crossed)
-    np.testing.assert_allclose(found.numpy(), np.linalg.norm(vectors, axis=-1), atol=1e-5)
+    result = value_weighted(subject, trace, layer=1, cross=crossed)
+    np.testing.assert_allclose(result.numpy(), np.linalg.norm(vectors, axis=-1), atol=1e-5)
     together = value_weighted(subject, trace, layer=1, cross=crossed, together=True)
     np.testing.assert_allclose(together.numpy(), np.linalg.norm(vectors.sum(0), axis=-1), atol=1e-5)
-    assert torch.equal(value_weighted(subject, trace, layer=1, cross=crossed, head=2), found[2])
+    assert torch.equal(value_weighted(subject, trace, layer=1, cross=crossed, head=2), result[2])
     torch.testing.assert_close(
-        value_weighted(subject, trace, layer=1, cross=crossed, rows=-1), found[:, -1]
+        value_weighted(subject, trace, layer=1, cross=crossed, rows=-1), result[:, -1]
     )
     total = value_weighted(subject, trace, layer=1, cross=crossed, normalise=True).sum(-1)
     torch.testing.assert_close(total, torch.ones_like(total))

@@ -30,12 +30,12 @@ def traced(name: str) -> Trace:
 
 
 def rotary_sites(config: sl.ModelConfig) -> list[tuple[str, int]]:
-    found = [
+    result = [
         (name, layer) for name, stack in config.stacks.items() for layer in range(stack.layers)
     ]
     return [
         (name, layer)
-        for name, layer in found
+        for name, layer in result
         if isinstance(config.stacks[name].block(layer).attention.positions, sl.Rotary)
     ]
 

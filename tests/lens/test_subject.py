@@ -22,11 +22,11 @@ def by_bytes(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """Byte-level and trained on English only, so that everything else falls into bytes."""
     place = tmp_path_factory.mktemp("bytes")
     (place / "text.txt").write_text(TEXT, encoding="utf-8")
-    found = Tokenizer.from_folder(
+    result = Tokenizer.from_folder(
         save_tokenizer(train_tokenizer([place / "text.txt"], vocab_size=280), place / "tokenizer")
     )
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 def test_offsets_point_into_the_text(by_bytes: Tokenizer) -> None:

@@ -52,11 +52,11 @@ def other(logits: Tensor) -> float:
 @pytest.mark.parametrize("what", ["heads", "residual", "feed_forward"])
 def test_a_sweep_is_each_patch_alone(name: str, what: Any) -> None:
     subject, stack = Tiny(make(ALL[name])), stacks(name)[-1]
-    found = sweep(subject, CLEAN, CORRUPTED, other, what=what, batch=5)
+    result = sweep(subject, CLEAN, CORRUPTED, other, what=what, batch=5)
     seen = trace_of(subject, CLEAN, what=(what,))
     layers, columns = ALL[name].last.layers, 4 if what == "heads" else len(CLEAN)
-    assert found.raw.shape == (layers, columns)
-    assert found.complete
+    assert result.raw.shape == (layers, columns)
+    assert result.complete
     for layer in range(layers):
         for column in range(columns):
             value = seen.kept[stack, layer, what]
@@ -66,9 +66,9 @@ def test_a_sweep_is_each_patch_alone(name: str, what: Any) -> None:
                 **({"head": column} if what == "heads" else {"positions": column}),
             )
             expected = other(logits_with(subject, CORRUPTED, alone))
-            assert float(found.raw[layer, column]) == pytest.approx(expected, abs=1e-5)
+            assert float(result.raw[layer, column]) == pytest.approx(expected, abs=1e-5)
     clean, corrupted = (other(logits_with(subject, ids, {})) for ids in (CLEAN, CORRUPTED))
-    torch.testing.assert_close(found.values, (found.raw - corrupted) / (clean - corrupted))
+    torch.testing.assert_close(result.values, (result.raw - corrupted) / (clean - corrupted))
 
 
 @pytest.mark.parametrize("name", ["transformer", "t5"])
@@ -84,16 +84,16 @@ def test_a_sweep_is_each_patch_alone(name: str, what: Any) -> None:
 def test_an_encoder_decoder(name: str, what: Any, stack: str) -> None:
     subject, target = Tiny(make(ALL[name])), CLEAN
     traces = [trace_of(subject, target, source=source) for source in SOURCES]
-    found = sweep(subject, *traces, metric, what=what, stack=stack)
+    result = sweep(subject, *traces, metric, what=what, stack=stack)
     again = sweep(subject, target, target, metric, what=what, stack=stack, sources=SOURCES, batch=1)
-    torch.testing.assert_close(found.raw, again.raw, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result.raw, again.raw, rtol=1e-5, atol=1e-5)
     seen = trace_of(subject, target, source=SOURCES[0], what=(what,)).kept
     where = {"head": 2} if "heads" in what else {"positions": 2}
     alone = logits_with(
         subject, target, patch((stack, 1, what), seen[stack, 1, what], **where), source=SOURCES[1]
     )
-    assert float(found.raw[1, 2]) == pytest.approx(metric(alone), abs=1e-5)
-    assert found.raw.shape == (2, 4 if "heads" in what else 5)
+    assert float(result.raw[1, 2]) == pytest.approx(metric(alone), abs=1e-5)
+    assert result.raw.shape == (2, 4 if "heads" in what else 5)
 
 
 @pytest.mark.parametrize("batch", [1, 3, None])
@@ -132,11 +132,11 @@ def only_head(layer: int, head: int) -> Tiny:
 @pytest.mark.parametrize(("layer", "head"), [(0, 1), (1, 3)])
 def test_the_only_head_that_carries_the_difference_is_found(layer: int, head: int) -> None:
     subject = only_head(layer, head)
-    found = sweep(subject, CLEAN, CORRUPTED, metric)
+    result = sweep(subject, CLEAN, CORRUPTED, metric)
     expected = torch.zeros(2, 4)
     expected[layer, head] = 1
-    torch.testing.assert_close(found.values, expected, rtol=1e-4, atol=1e-4)
-    assert found.top(1)[0][:2] == (layer, head)
+    torch.testing.assert_close(result.values, expected, rtol=1e-4, atol=1e-4)
+    assert result.top(1)[0][:2] == (layer, head)
     last = sweep(subject, CLEAN, CORRUPTED, metric, positions=[-1]).values
     early = sweep(subject, CLEAN, CORRUPTED, metric, positions=[0, 1]).values
     assert float(early.abs().max()) < 1e-4, "before the token that differs there is nothing to lend"
@@ -158,7 +158,9 @@ def test_the_positions_of_the_stream_are_columns() -> None:
 def test_an_ablation_sweep_is_each_ablation_alone(by: Any) -> None:
     subject = Tiny(make(ALL["transformer"]))
     for what, cross in (("heads", False), ("cross_heads", True)):
-        found = ablation_sweep(subject, CLEAN, metric, source=SOURCES[0], what=what, by=by, batch=3)
+        result = ablation_sweep(
+            subject, CLEAN, metric, source=SOURCES[0], what=what, by=by, batch=3
+        )
         intact = metric(logits_with(subject, CLEAN, {}, source=SOURCES[0]))
         for layer in range(2):
             for head in range(4):
@@ -167,25 +169,25 @@ def test_an_ablation_sweep_is_each_ablation_alone(by: Any) -> None:
                         subject, CLEAN, ablate(layer, head, cross=cross, by=by), source=SOURCES[0]
                     )
                 )
-                assert float(found.values[layer, head]) == pytest.approx(alone - intact, abs=1e-5)
-        assert found.corrupted is None
-        assert found.summary()[0].startswith(f"tiny decoder {what}: metric, intact")
+                assert float(result.values[layer, head]) == pytest.approx(alone - intact, abs=1e-5)
+        assert result.corrupted is None
+        assert result.summary()[0].startswith(f"tiny decoder {what}: metric, intact")
 
 
 # -------------------------------------------------------------------------- on the way, and after
 
 
 def test_progress_is_reported_and_control_c_keeps_the_measured_cells() -> None:
-    subject, told = Tiny(make(ALL["rotary"])), list[tuple[int, int]]()
+    subject, reported = Tiny(make(ALL["rotary"])), list[tuple[int, int]]()
     whole = sweep(
         subject,
         CLEAN,
         CORRUPTED,
         metric,
         batch=3,
-        progress=lambda done, of: told.append((done, of)),
+        progress=lambda done, of: reported.append((done, of)),
     )
-    assert told == [(3, 8), (6, 8), (8, 8)]
+    assert reported == [(3, 8), (6, 8), (8, 8)]
 
     def stop(done: int, of: int) -> None:
         if done == 6:
@@ -203,16 +205,16 @@ def test_progress_is_reported_and_control_c_keeps_the_measured_cells() -> None:
 
 def test_what_was_found_as_lines_and_as_json() -> None:
     subject = Tiny(make(ALL["rotary"]), LETTERS)
-    found = sweep(subject, CLEAN, CORRUPTED, logit_difference(subject, "a", "b"))
-    assert isinstance(found, Sweep)
-    values = [abs(value) for _, _, value in found.top(8)]
+    result = sweep(subject, CLEAN, CORRUPTED, logit_difference(subject, "a", "b"))
+    assert isinstance(result, Sweep)
+    values = [abs(value) for _, _, value in result.top(8)]
     assert values == sorted(values, reverse=True)
-    assert found.summary(2)[0].startswith(
+    assert result.summary(2)[0].startswith(
         "tiny decoder heads: logit 'a' − logit 'b' at -1, corrupted "
     )
-    layer, head, value = found.top(1)[0]
-    assert found.summary(1)[1] == f"layer {layer:2d} head {head}  {value:+.3f}"
-    facts = json.loads(json.dumps(found.to_dict()))
+    layer, head, value = result.top(1)[0]
+    assert result.summary(1)[1] == f"layer {layer:2d} head {head}  {value:+.3f}"
+    facts = json.loads(json.dumps(result.to_dict()))
     assert facts["tokens"] == ["b", "f", "r", "<unk>", "s", "e", "n"]
     assert torch.tensor(facts["raw"]).shape == (2, 4)
     assert facts["complete"] is True

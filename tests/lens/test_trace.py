@@ -48,28 +48,28 @@ def seen_by_the_equation(model: sl.Transformer, arguments: dict[str, torch.Tenso
 @pytest.mark.parametrize("name", ALL)
 def test_logits_are_the_very_bits_and_weights_the_equations(name: str) -> None:
     model = model_of(name)
-    said, arguments = asked(name)
-    trace = model.trace(**said)
+    question, arguments = asked(name)
+    trace = model.trace(**question)
     with torch.no_grad():
         assert torch.equal(trace.logits, model.transformer(**arguments)[0])
     with torch.inference_mode():
         assert torch.equal(trace.logits, model.transformer(**arguments)[0])
-    found = seen_by_the_equation(model.transformer, arguments)
-    for stack, layer, what in found.kept:
+    result = seen_by_the_equation(model.transformer, arguments)
+    for stack, layer, what in result.kept:
         map = (
             trace.cross_weights(layer)
             if what == "cross_weights"
             else trace.weights(layer, stack=stack)
         )
-        assert float((map - found[stack, layer, what][0]).abs().max()) < 1e-5
+        assert float((map - result[stack, layer, what][0]).abs().max()) < 1e-5
     assert set(trace.looks) == set(sites_of(model.transformer))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_made_again_is_what_the_kernel_got_bit_for_bit(name: str) -> None:
     model = model_of(name)
-    said, arguments = asked(name)
-    trace, parts = model.trace(**said), ("query", "key", "value")
+    question, arguments = asked(name)
+    trace, parts = model.trace(**question), ("query", "key", "value")
     crossed = name in ENCODER_DECODERS
     seen = sl.Recorder({*parts, *(f"cross_{part}" for part in parts)} if crossed else parts)
     with torch.no_grad():
@@ -169,9 +169,9 @@ def test_nothing_is_left_behind() -> None:
         probe(trace["residual", 1]).sum().backward()  # what was kept may enter a graph later
         assert probe.weight.grad is not None
         probe(trace.look(0).query.new_ones(24) * trace.weights(0).sum()).sum().backward()
-        for found in (trace.weights(0), trace.logits, trace["query", 0], trace["residual", 1]):
-            assert not found.is_inference()
-            assert isinstance(found.numpy(), np.ndarray)
+        for result in (trace.weights(0), trace.logits, trace["query", 0], trace["residual", 1]):
+            assert not result.is_inference()
+            assert isinstance(result.numpy(), np.ndarray)
 
 
 def test_a_model_in_training_is_seen_without_dropout() -> None:

@@ -59,9 +59,9 @@ def equal(a: Trace, b: Trace) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_saved_and_opened_is_the_same_bit_for_bit(name: str, tmp_path: Path) -> None:
-    found = trace(name, what=("query", "key", "value", "residual", "output"))
-    assert found.kept
-    equal(found, sl.Trace.open(found.save(tmp_path / "seen.trace")))
+    result = trace(name, what=("query", "key", "value", "residual", "output"))
+    assert result.kept
+    equal(result, sl.Trace.open(result.save(tmp_path / "seen.trace")))
     assert [file.name for file in tmp_path.iterdir()] == ["seen.trace"]
 
 
@@ -88,19 +88,19 @@ def test_the_saved_file_is_the_one_that_is_flushed(
 def test_texts_of_every_kind_and_a_second_time_in_the_same_place(tmp_path: Path) -> None:
     file = tmp_path / "a trace"
     for text in ("abc", 'b"\\n', "cabbage"):
-        found = model_of("rotary", LETTERS).trace("abc")
-        found = replace(found, text=text + " 猫🙂\ud800", name="\n")
-        equal(found, sl.Trace.open(found.save(str(file))))
+        result = model_of("rotary", LETTERS).trace("abc")
+        result = replace(result, text=text + " 猫🙂\ud800", name="\n")
+        equal(result, sl.Trace.open(result.save(str(file))))
 
 
 def test_what_was_watched_while_it_was_written(tmp_path: Path) -> None:
-    found = (
+    result = (
         model_of("window", LETTERS)
         .generate("abcab", max_tokens=4, ignore_eos=True, trace=True)
         .trace
     )
-    assert found is not None
-    equal(found, sl.Trace.open(found.save(tmp_path / "x")))
+    assert result is not None
+    equal(result, sl.Trace.open(result.save(tmp_path / "x")))
     *_, piece = model_of("window", LETTERS).stream(
         "abcab", max_tokens=4, ignore_eos=True, trace=True
     )
@@ -111,11 +111,11 @@ def test_what_was_watched_while_it_was_written(tmp_path: Path) -> None:
 def test_an_edited_pass_with_a_bias_of_its_own(tmp_path: Path) -> None:
     bias = torch.randn(1, 4, 7, 7)
     edits = {("decoder", 0, "bias"): lambda _: TensorBias(bias)}
-    found = trace_of(model_of("rotary"), IDS, edits=edits)
-    equal(found, sl.Trace.open(found.save(tmp_path / "x")))
-    look = found.look(0)
+    result = trace_of(model_of("rotary"), IDS, edits=edits)
+    equal(result, sl.Trace.open(result.save(tmp_path / "x")))
+    look = result.look(0)
     strange = replace(
-        found,
+        result,
         looks={
             look.site: replace(
                 look, scoring=replace(look.scoring, bias=HeadBias(TensorBias(bias), 1))
@@ -134,9 +134,9 @@ def test_documents_and_less_than_all(tmp_path: Path) -> None:
     inside = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
     mask = replace(look.scoring.mask, query_document=inside, key_document=inside, offset=None)
     scoring = Scoring(mask, look.scoring.scale)
-    found = replace(trace("rotary"), looks={look.site: replace(look, value=None, scoring=scoring)})
-    again = sl.Trace.open(found.save(tmp_path / "x"))
-    assert torch.equal(found.weights(0), again.weights(0))
+    result = replace(trace("rotary"), looks={look.site: replace(look, value=None, scoring=scoring)})
+    again = sl.Trace.open(result.save(tmp_path / "x"))
+    assert torch.equal(result.weights(0), again.weights(0))
     assert bool((again.weights(0)[:, 3:, :3] == 0).all())
     with pytest.raises(sl.InputError, match="a trace without values"):
         again.look(0).mixed()
@@ -165,9 +165,9 @@ def rewritten(
     file: Path, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
 ) -> None:
     """The same file with another head, or other tensors."""
-    said, tensors = json.loads(head_of(file)["trace"]), load_file(file)
-    change(said, tensors)
-    save_file(tensors, file, {"form": "sightline trace 1", "trace": json.dumps(said)})
+    output, tensors = json.loads(head_of(file)["trace"]), load_file(file)
+    change(output, tensors)
+    save_file(tensors, file, {"form": "sightline trace 1", "trace": json.dumps(output)})
 
 
 def cut(file: Path) -> None:
@@ -228,7 +228,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         "look.0.sinks is missing",
     ),
     "no looks": (
-        lambda file: rewritten(file, lambda said, _: said.__delitem__("looks")),
+        lambda file: rewritten(file, lambda output, _: output.__delitem__("looks")),
         "KeyError: 'looks'",
     ),
     "fewer keys": (
@@ -241,15 +241,15 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
         "inconsistent shapes",
     ),
     "another config": (
-        lambda file: rewritten(file, lambda said, _: said["config"].update(width=-1)),
+        lambda file: rewritten(file, lambda output, _: output["config"].update(width=-1)),
         "is a damaged trace: ",
     ),
     "other rows": (
-        lambda file: rewritten(file, lambda said, _: said.update(rows=["a", "b"])),
+        lambda file: rewritten(file, lambda output, _: output.update(rows=["a", "b"])),
         "is a damaged trace: TypeError",
     ),
     "other tokens": (
-        lambda file: rewritten(file, lambda said, _: said.update(tokens=[{"sound": 3}])),
+        lambda file: rewritten(file, lambda output, _: output.update(tokens=[{"sound": 3}])),
         "is a damaged trace: TypeError",
     ),
 }
@@ -300,11 +300,11 @@ def test_any_changed_byte_of_a_trace_is_noticed_or_changes_nothing(tmp_path: Pat
         for _ in range(draws.choice([1, 1, 4])):
             data[draws.randrange(len(data))] ^= 1 << draws.randrange(8)
         file.write_bytes(data[: draws.randrange(len(data))] if draws.random() < 0.1 else data)
-        found = opened_or_refused(file)
-        if found is None:
+        result = opened_or_refused(file)
+        if result is None:
             refused += 1
         else:
-            equal(found, wanted)
+            equal(result, wanted)
     assert refused > 280
 
 
@@ -334,7 +334,7 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from places_in(inside)
 
 
-def vary(said: dict[str, Any], tensors: dict[str, torch.Tensor], draws: random.Random) -> None:
+def vary(output: dict[str, Any], tensors: dict[str, torch.Tensor], draws: random.Random) -> None:
     """One value of the head, or one tensor, that is another one."""
     if draws.random() < 0.3:
         name = draws.choice(sorted(tensors))
@@ -348,7 +348,7 @@ def vary(said: dict[str, Any], tensors: dict[str, torch.Tensor], draws: random.R
             ]
         )
         return
-    parent, index = draws.choice(list(places_in(said)))
+    parent, index = draws.choice(list(places_in(output)))
     if draws.random() < 0.2:
         del parent[index]
     else:
@@ -361,11 +361,11 @@ def test_a_forged_trace_is_refused_or_can_be_looked_at(name: str, tmp_path: Path
     whole, draws = file.read_bytes(), random.Random(name)
     for _ in range(50):
         file.write_bytes(whole)
-        rewritten(file, lambda said, tensors: vary(said, tensors, draws))
-        found = opened_or_refused(file)
-        if found is None:
+        rewritten(file, lambda output, tensors: vary(output, tensors, draws))
+        result = opened_or_refused(file)
+        if result is None:
             continue
-        for stack, layer, cross in found.looks:
-            look = found.look(layer, stack=stack, cross=cross)
+        for stack, layer, cross in result.looks:
+            look = result.look(layer, stack=stack, cross=cross)
             assert look.weights().shape == look.scores().shape
             assert look.weights(head=0).ndim == 2

@@ -57,9 +57,9 @@ def written(
     return events, steps, watch.trace(read[:-1], source=wanted.source)
 
 
-def same(found: Trace, expected: Trace, rows: Sequence[int] | slice = slice(None)) -> None:
+def same(result: Trace, expected: Trace, rows: Sequence[int] | slice = slice(None)) -> None:
     """Every map of one trace is that of the other, or some rows of it."""
-    for site, look in found.looks.items():
+    for site, look in result.looks.items():
         other = expected.looks[site]
         part = slice(None) if site[0] == "encoder" else rows
         for kind in (Look.weights, Look.scores):
@@ -73,14 +73,14 @@ def same(found: Trace, expected: Trace, rows: Sequence[int] | slice = slice(None
 @pytest.mark.parametrize("name", GENERATORS)
 def test_all_steps_together_are_the_whole_traced_at_once(name: str) -> None:
     model, wanted = model_of(name), request(name)
-    events, steps, found = written(model, wanted, chunk=3)
+    events, steps, result = written(model, wanted, chunk=3)
     ids = [*PROMPT, *(event.token for event in events[:-1])]
     whole = trace_of(model, ids, source=wanted.source)
-    assert found.looks.keys() == whole.looks.keys()
-    assert [token.id for token in found.tokens] == ids
-    assert found.rows == whole.rows == range(len(ids))
-    same(found, whole)
-    for look in found.looks.values():
+    assert result.looks.keys() == whole.looks.keys()
+    assert [token.id for token in result.tokens] == ids
+    assert result.rows == whole.rows == range(len(ids))
+    same(result, whole)
+    for look in result.looks.values():
         torch.testing.assert_close(
             look.mixed(), whole.looks[look.site].mixed(), atol=NEAR, rtol=1e-4
         )
@@ -101,9 +101,9 @@ def test_all_steps_together_are_the_whole_traced_at_once(name: str) -> None:
 def test_whatever_remembers_the_keys(name: str, kind: str, chunk: int) -> None:
     model, wanted = model_of(name), request(name)
     caches = [CACHES[kind](model.config) for _ in range(2)]
-    events, steps, found = written(model, wanted, chunk=chunk, cache=caches[0])
+    events, steps, result = written(model, wanted, chunk=chunk, cache=caches[0])
     ids = [*PROMPT, *(event.token for event in events[:-1])]
-    same(found, trace_of(model, ids, source=wanted.source))
+    same(result, trace_of(model, ids, source=wanted.source))
     same(steps[-1], trace_of(model, ids, source=wanted.source), rows=slice(-1, None))
     quiet = list(decode(model.transformer, wanted, chunk=chunk, cache=caches[1]))
     assert [(event.token, event.logprob) for event in events] == [
@@ -116,16 +116,16 @@ def test_a_cache_with_a_prefix_leaves_fewer_rows() -> None:
     cache = sl.Cache.growing(model.config)
     with torch.inference_mode():
         model.transformer(torch.tensor([PROMPT[:4]]), cache=cache)
-    events, steps, found = written(model, wanted, cache=cache)
+    events, steps, result = written(model, wanted, cache=cache)
     ids = [*PROMPT, *(event.token for event in events[:-1])]
-    assert found.rows == range(4, len(ids))
+    assert result.rows == range(4, len(ids))
     assert steps[0].rows == range(4, 7)
-    same(found, trace_of(model, ids), rows=slice(4, None))
+    same(result, trace_of(model, ids), rows=slice(4, None))
 
 
 def test_what_is_forgotten_in_8_bits_is_seen_as_it_was_used() -> None:
     model, wanted = model_of("rotary"), request("rotary")
-    events, _, found = written(model, wanted, cache=sl.Cache.quantised(model.config))
+    events, _, result = written(model, wanted, cache=sl.Cache.quantised(model.config))
     seen, cache = sl.Recorder({"weights"}), sl.Cache.quantised(model.config)
     with torch.no_grad():
         for n, ids in enumerate([PROMPT, *([event.token] for event in events[:-1])]):
@@ -134,20 +134,20 @@ def test_what_is_forgotten_in_8_bits_is_seen_as_it_was_used() -> None:
             rows = slice(0, 7) if n == 0 else slice(6 + n, 7 + n)
             expected = seen["decoder", 1, "weights"][0]
             torch.testing.assert_close(
-                found.weights(1)[:, rows, : expected.shape[-1]], expected, atol=1e-4, rtol=0
+                result.weights(1)[:, rows, : expected.shape[-1]], expected, atol=1e-4, rtol=0
             )
 
 
 def test_sampled_and_ended_texts() -> None:
     model = model_of("grouped")
     wanted = request("grouped", sampling=Sampling(temperature=1.5, seed=3))
-    events, _, found = written(model, wanted)
-    same(found, trace_of(model, [*PROMPT, *(event.token for event in events[:-1])]))
-    ended, steps, found = written(
+    events, _, result = written(model, wanted)
+    same(result, trace_of(model, [*PROMPT, *(event.token for event in events[:-1])]))
+    ended, steps, result = written(
         model, request("grouped", sampling=wanted.sampling, end=(events[0].token,))
     )
     assert len(ended) == len(steps) == 1
-    same(found, trace_of(model, PROMPT))
+    same(result, trace_of(model, PROMPT))
 
 
 def held(watch: Watch) -> int:
@@ -190,12 +190,12 @@ def test_a_whole_trace_is_its_own() -> None:
     """In memory of its own, usable in a graph, and untouched by what the cache does next."""
     model, wanted = model_of("rotary"), request("rotary")
     cache = sl.Cache.preallocated(model.config, 40)
-    _, _, found = written(model, wanted, cache=cache)
-    before = found.weights(1)
+    _, _, result = written(model, wanted, cache=cache)
+    before = result.weights(1)
     cache.truncate(0)
     list(decode(model.transformer, request("rotary", prompt=[1, 2, 3]), cache=cache))
-    assert torch.equal(found.weights(1), before)
-    for look in found.looks.values():
+    assert torch.equal(result.weights(1), before)
+    for look in result.looks.values():
         assert not any(
             x.is_inference() or x.requires_grad for x in (look.query, look.key, look.value)
         )
@@ -217,10 +217,10 @@ def test_some_layers_and_more_than_attention() -> None:
             rtol=1e-5,
         )
         read.append(event.token)
-    found = watch.trace(read[:-1])
-    assert found.logits.numel() == 0
+    result = watch.trace(read[:-1])
+    assert result.logits.numel() == 0
     with pytest.raises(sl.InputError, match="a trace without values"):
-        found.look(1).mixed()
+        result.look(1).mixed()
     with pytest.raises(sl.InputError, match=r"layer 9; expected 0 to 1"):
         Watch(TorchRunner(model.transformer), layers=[9])
 

@@ -54,20 +54,20 @@ def requests(count: int = 16, *, seed: int = 0) -> list[Request]:
     ]
 
 
-def said(event: TokenEvent) -> tuple[object, ...]:
+def output(event: TokenEvent) -> tuple[object, ...]:
     return event.token, event.logprob, event.alternatives, event.finish
 
 
 def alone(transformer, request) -> list[tuple[object, ...]]:
-    return [said(event) for event in decode(transformer, request)]
+    return [output(event) for event in decode(transformer, request)]
 
 
 def together(batch, wanted) -> dict:
     """Submit all, run to the end; errors as they come."""
-    found = {batch.submit(request): [] for request in wanted}
+    result = {batch.submit(request): [] for request in wanted}
     for sequence, event in batch.run():
-        found[sequence].append(said(event) if isinstance(event, TokenEvent) else event)
-    return found
+        result[sequence].append(output(event) if isinstance(event, TokenEvent) else event)
+    return result
 
 
 def counted(engine, monkeypatch) -> list[list[int]]:
@@ -87,8 +87,8 @@ def counted(engine, monkeypatch) -> list[list[int]]:
 def test_each_text_is_what_it_is_alone(precision, rows, chunk) -> None:
     twin = native_runner(MODEL, precision)
     batch = Batch(twin, rows=rows, chunk=chunk)
-    found = together(batch, requests())
-    assert list(found.values()) == [alone(twin, request) for request in requests()]
+    result = together(batch, requests())
+    assert list(result.values()) == [alone(twin, request) for request in requests()]
     batch.close()
     assert twin.engine.cache_bytes == 0
 
@@ -100,21 +100,21 @@ def test_it_is_what_torch_writes(name) -> None:
         together(Batch(one, chunk=5), requests(6)) for one in (native_runner(model), model)
     )
     tokens = [
-        [[token for token, *_ in events] for events in found.values()] for found in (ours, theirs)
+        [[token for token, *_ in events] for events in result.values()] for result in (ours, theirs)
     ]
     assert tokens[0] == tokens[1]
 
 
 def test_sixty_four_join_between_steps() -> None:
     twin, wanted = native_runner(MODEL, "int8"), requests(64, seed=3)
-    batch, found, left = Batch(twin, rows=64, chunk=40), {}, list(wanted)
+    batch, result, left = Batch(twin, rows=64, chunk=40), {}, list(wanted)
     while left or batch.busy:
         for request in left[:5]:
-            found[batch.submit(request)] = []
+            result[batch.submit(request)] = []
         del left[:5]
         for sequence, event in batch.step():
-            found[sequence].append(said(event))
-    assert list(found.values()) == [alone(twin, request) for request in wanted]
+            result[sequence].append(output(event))
+    assert list(result.values()) == [alone(twin, request) for request in wanted]
 
 
 def test_a_step_is_one_call(monkeypatch) -> None:
@@ -131,14 +131,14 @@ def test_a_common_prefix_is_computed_once(monkeypatch) -> None:
     twin, start = native_runner(MODEL), list(range(1, 21))
     wanted = [Request(prompt=[*start, n, 5], max_tokens=6) for n in range(3)]
     calls, batch = counted(twin.engine, monkeypatch), Batch(twin)
-    found = together(batch, wanted)
-    assert [sequence.reused for sequence in found] == [0, 20, 20]
+    result = together(batch, wanted)
+    assert [sequence.reused for sequence in result] == [0, 20, 20]
     assert calls[:2] == [[22], [1, 2, 2]]  # the others wait for the first, then all go on together
     monkeypatch.undo()
-    assert list(found.values()) == [alone(twin, request) for request in wanted]
+    assert list(result.values()) == [alone(twin, request) for request in wanted]
     (answer,) = [
         [token for token, *_ in events]
-        for sequence, events in found.items()
+        for sequence, events in result.items()
         if sequence.request is wanted[1]
     ]
     turn = Request(prompt=[*wanted[1].prompt, *answer, 9], max_tokens=3)
@@ -159,10 +159,10 @@ def test_cancelling_frees_the_memory_in_every_phase() -> None:
     twin, lengths = native_runner(MODEL), (4, 6, 20, 5, 5)
     wanted = [Request(prompt=[n] * length, max_tokens=9) for n, length in enumerate(lengths)]
     batch = Batch(twin, rows=3, chunk=12)
-    sequences, told = [batch.submit(request) for request in wanted], {}
+    sequences, reported = [batch.submit(request) for request in wanted], {}
     for step in range(40):
         for sequence, event in batch.step():
-            told.setdefault(sequence, []).append(said(event))
+            reported.setdefault(sequence, []).append(output(event))
         if step == 1:
             before = twin.engine.cache_bytes
             for sequence in (
@@ -172,8 +172,8 @@ def test_cancelling_frees_the_memory_in_every_phase() -> None:
             ):  # one writes, one reads, one waits
                 batch.cancel(sequence)
             assert before - twin.engine.cache_bytes == 2 * bytes_for(twin.engine, 32)
-    assert [len(told.get(sequence, [])) for sequence in sequences] == [2, 9, 0, 9, 0]
-    assert [told[sequences[n]] for n in (1, 3)] == [alone(twin, wanted[n]) for n in (1, 3)]
+    assert [len(reported.get(sequence, [])) for sequence in sequences] == [2, 9, 0, 9, 0]
+    assert [reported[sequences[n]] for n in (1, 3)] == [alone(twin, wanted[n]) for n in (1, 3)]
     assert batch.bytes == twin.engine.cache_bytes > 0  # prefixes
     batch.prefixes.shrink(0)
     assert batch.bytes == 0
@@ -203,11 +203,11 @@ def test_a_call_that_fails_is_tried_for_each(monkeypatch) -> None:
     batch, run, failed = Batch(twin), twin.engine.run, []
 
     def breaking(rows, **others):
-        found = run(rows, **others)  # it failed after the keys were written
+        result = run(rows, **others)  # it failed after the keys were written
         if any(list(one.tokens) == [1, 2, 3] for one in rows):
             failed.append(len(rows))
             raise MemoryError("no room")
-        return found
+        return result
 
     monkeypatch.setattr(twin.engine, "run", breaking)
     first, broken, third = together(batch, wanted).values()
@@ -226,7 +226,7 @@ def test_an_interrupted_step_is_made_again(when, monkeypatch) -> None:
         [replace(request, max_tokens=9, end=()) for request in requests(3, seed=4)],
     )
     batch, run = Batch(twin), twin.engine.run
-    found = {batch.submit(request): [] for request in wanted}
+    result = {batch.submit(request): [] for request in wanted}
 
     def interrupted(rows, **others):
         if when == "after":
@@ -240,8 +240,8 @@ def test_an_interrupted_step_is_made_again(when, monkeypatch) -> None:
                 batch.step()
             monkeypatch.undo()
         for sequence, event in batch.step():
-            found[sequence].append(said(event))
-    assert list(found.values()) == [alone(twin, request) for request in wanted]
+            result[sequence].append(output(event))
+    assert list(result.values()) == [alone(twin, request) for request in wanted]
 
 
 def test_a_budget_counts_blocks_and_lets_the_rest_wait() -> None:
@@ -251,25 +251,25 @@ def test_a_budget_counts_blocks_and_lets_the_rest_wait() -> None:
     with pytest.raises(InputError, match=r"needs .* MB of cache; expected at most"):
         Batch(twin, budget=budget // 4).submit(Request(prompt=[1], max_tokens=2))
     wanted = [Request(prompt=[n, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=9) for n in range(8)]
-    found = {batch.submit(request): [] for request in wanted}
+    result = {batch.submit(request): [] for request in wanted}
     while batch.busy:
         for sequence, event in batch.step():
-            found[sequence].append(said(event))
+            result[sequence].append(output(event))
         assert len(batch.scheduler.active) <= 3
         assert batch.bytes <= budget
-    assert list(found.values()) == [alone(twin, request) for request in wanted]
+    assert list(result.values()) == [alone(twin, request) for request in wanted]
 
 
 def test_a_stream_beside_a_batch_takes_turns_with_it() -> None:
     twin, wanted = native_runner(MODEL, "int8"), requests(8, seed=5)
-    expected, found = [alone(twin, request) for request in wanted], []
+    expected, result = [alone(twin, request) for request in wanted], []
     beside = threading.Thread(
-        target=lambda: found.extend(alone(twin, request) for request in wanted)
+        target=lambda: result.extend(alone(twin, request) for request in wanted)
     )
     beside.start()
     ours = together(Batch(twin), wanted)
     beside.join(60)
-    assert found == list(ours.values()) == expected
+    assert result == list(ours.values()) == expected
 
 
 def test_who_runs_a_model() -> None:
@@ -304,9 +304,9 @@ def test_generate_many_runs_on_the_engine_and_leaves_nothing(
     )
     wanted = [model.generate(prompt, **options) for prompt in prompts]
     calls = counted(model.runner.engine, monkeypatch)
-    found = model.generate_many(prompts, **options)
+    result = model.generate_many(prompts, **options)
     assert len(calls[0]) == 4
-    assert [(one.text, one.tokens, one.logprobs) for one in found] == [
+    assert [(one.text, one.tokens, one.logprobs) for one in result] == [
         (one.text, one.tokens, one.logprobs) for one in wanted
     ]
     stop = wanted[1].text[4:6]
@@ -343,11 +343,11 @@ def test_lookup_writes_the_same_and_checks_all_guesses_in_one_call(
     twin = native_runner(MODEL, precision)
     plain = [event.token for event in decode(twin, Request(prompt=REPEATING, max_tokens=24))]
     calls = counted(twin.engine, monkeypatch)
-    found = decode_lookup(twin, torch.tensor([REPEATING]), max_tokens=24, most=most)
-    assert found.tokens == plain
-    assert found.accepted > 0
-    assert len(calls) == found.passes == 24 - found.accepted
-    assert sum(sum(call) for call in calls) == len(REPEATING) + found.passes - 1 + found.proposed
+    result = decode_lookup(twin, torch.tensor([REPEATING]), max_tokens=24, most=most)
+    assert result.tokens == plain
+    assert result.accepted > 0
+    assert len(calls) == result.passes == 24 - result.accepted
+    assert sum(sum(call) for call in calls) == len(REPEATING) + result.passes - 1 + result.proposed
     assert twin.engine.cache_bytes == 0
 
 
@@ -356,11 +356,11 @@ def test_a_draft_on_the_engine_changes_nothing(precision, monkeypatch) -> None:
     twin, draft = native_runner(MODEL, precision), native_runner(MODEL, "int4")
     plain = [event.token for event in decode(twin, Request(prompt=REPEATING, max_tokens=24))]
     calls, drafts = (counted(one.engine, monkeypatch) for one in (twin, draft))
-    found = decode_with_draft(twin, torch.tensor([REPEATING]), draft=draft, max_tokens=24)
-    assert found.tokens == plain
-    assert 0 < found.accepted < found.proposed
-    assert len(calls) == found.passes
-    assert len(drafts) == found.proposed
+    result = decode_with_draft(twin, torch.tensor([REPEATING]), draft=draft, max_tokens=24)
+    assert result.tokens == plain
+    assert 0 < result.accepted < result.proposed
+    assert len(calls) == result.passes
+    assert len(drafts) == result.proposed
     assert twin.engine.cache_bytes == draft.engine.cache_bytes == 0
 
 

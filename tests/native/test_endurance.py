@@ -119,7 +119,7 @@ def test_children_of_fork_go_on_where_their_parent_was() -> None:
 
 def test_an_error_in_one_thread_hangs_no_other() -> None:
     engine = NativeEngine.of(tiny.make(tiny.DECODERS["swiglu"]), "int8")
-    wanted, found = engine.run([Rows(engine.begin(), PROMPT)]), list[torch.Tensor]()
+    wanted, result = engine.run([Rows(engine.begin(), PROMPT)]), list[torch.Tensor]()
 
     def badly() -> None:
         for _ in range(50):
@@ -127,7 +127,7 @@ def test_an_error_in_one_thread_hangs_no_other() -> None:
                 engine.run([Rows(engine.begin(), [1, 10**6])])
 
     def well() -> None:
-        found.extend(engine.run([Rows(engine.begin(), PROMPT)]) for _ in range(50))
+        result.extend(engine.run([Rows(engine.begin(), PROMPT)]) for _ in range(50))
 
     group = [threading.Thread(target=one, daemon=True) for one in (badly, well, badly, well)]
     for one in group:
@@ -135,8 +135,8 @@ def test_an_error_in_one_thread_hangs_no_other() -> None:
     for one in group:
         one.join(60)
         assert not one.is_alive(), "a thread hangs"
-    assert len(found) == 100
-    assert all(torch.equal(wanted, one) for one in found)
+    assert len(result) == 100
+    assert all(torch.equal(wanted, one) for one in result)
 
 
 INTERRUPTED = """
@@ -179,8 +179,8 @@ def test_ctrl_c_in_the_middle_leaves_an_engine_that_works_and_a_process_that_end
         assert program.stdout.readline() == "ready\n"
         time.sleep(0.5)
         program.send_signal(signal.SIGINT)
-        said, _ = program.communicate(timeout=60)
+        output, _ = program.communicate(timeout=60)
     finally:
         program.kill()
-    assert said == "interrupted 1 same True\n"
+    assert output == "interrupted 1 same True\n"
     assert program.returncode == 0

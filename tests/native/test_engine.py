@@ -45,9 +45,9 @@ def off(ours, theirs) -> float:
 def test_float32_is_core(name) -> None:
     model = tiny.make(tiny.DECODERS[name])
     tokens, engine = tokens_for(model), NativeEngine.of(model)
-    found, wanted = engine.run([Rows(engine.begin(), tokens, len(tokens))]), truth(model, tokens)
-    assert float((found - wanted).abs().max()) < 1e-4
-    assert off(found, wanted) < ERRORS["float32"]
+    result, wanted = engine.run([Rows(engine.begin(), tokens, len(tokens))]), truth(model, tokens)
+    assert float((result - wanted).abs().max()) < 1e-4
+    assert off(result, wanted) < ERRORS["float32"]
 
 
 @pytest.mark.parametrize("precision", matrices.PRECISIONS)
@@ -79,14 +79,14 @@ def test_steps_chunks_and_company_change_no_bit(name, precision) -> None:
 
 @pytest.mark.parametrize("precision", matrices.PRECISIONS)
 def test_the_number_of_threads_changes_no_bit(precision) -> None:
-    model, before, found = tiny.make(tiny.DECODERS["grouped"]), torch.get_num_threads(), []
+    model, before, result = tiny.make(tiny.DECODERS["grouped"]), torch.get_num_threads(), []
     tokens = tokens_for(model)
     try:
         for threads in (1, 2, 3, 8):
             torch.set_num_threads(threads)
             engine = NativeEngine.of(model, precision)
             sequence = engine.begin()
-            found.append(
+            result.append(
                 torch.cat(
                     (
                         engine.run([Rows(sequence, tokens, len(tokens))]),
@@ -96,24 +96,24 @@ def test_the_number_of_threads_changes_no_bit(precision) -> None:
             )
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(found[0], other) for other in found[1:])
+    assert all(torch.equal(result[0], other) for other in result[1:])
 
 
 @pytest.mark.parametrize("precision", matrices.PRECISIONS)
 def test_plain_cpp_gives_the_same(precision) -> None:
     native, before = kernels._native, kernels._native.instruction_set()
     model = tiny.make(tiny.DECODERS["swiglu"])
-    tokens, found = tokens_for(model), {}
+    tokens, result = tokens_for(model), {}
     try:
         for kind in native.instruction_sets():
             native.select_instruction_set(kind)
             engine = NativeEngine.of(model, precision)
-            found[kind] = engine.run([Rows(engine.begin(), tokens, len(tokens))])
+            result[kind] = engine.run([Rows(engine.begin(), tokens, len(tokens))])
     finally:
         native.select_instruction_set(before)
     assert all(
-        off(found["portable"], other) < (2e-5 if precision.startswith("float") else 3e-2)
-        for other in found.values()
+        off(result["portable"], other) < (2e-5 if precision.startswith("float") else 3e-2)
+        for other in result.values()
     )
 
 
@@ -151,8 +151,8 @@ def test_int4_scales_are_chosen_by_error() -> None:
     edge = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)) / -8
     by_maximum = ((groups / edge).round().clamp(-8, 7) * edge).view(64, 256)
 
-    def error(found) -> float:
-        return float((weight * (found - weight)).square().sum())
+    def error(result) -> float:
+        return float((weight * (result - weight)).square().sum())
 
     assert error(back) < 0.9 * error(by_maximum)
     assert float((back - weight).square().sum()) < float((by_maximum - weight).square().sum())

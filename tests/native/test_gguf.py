@@ -133,7 +133,7 @@ def test_weights_that_are_not_integers_are_packed_normally() -> None:
     assert scales_of(weight, "int8_groups") is None
     kept = torch.from_numpy(gguf.dequantize(random_blocks(64, 96, Kind.Q4_0, 1), Kind.Q4_0))
     mixed = torch.cat([kept[:32], weight[:16], kept[32:48]])
-    found = []
+    result = []
     for by in (
         pack,
         lambda engine, number, weight, into: engine.pack(number, weight),
@@ -143,19 +143,19 @@ def test_weights_that_are_not_integers_are_packed_normally() -> None:
             matrices.empty("int4", 64, 96),
         )
         by(engine, matrices.add(engine, into), mixed, into)
-        found.append(unpacked(engine, 0, 64, 96))
-    assert torch.equal(found[0][:32], kept[:32])
-    assert torch.equal(found[0][48:], kept[32:48])
-    assert torch.equal(found[0][32:48], found[1][32:48])
+        result.append(unpacked(engine, 0, 64, 96))
+    assert torch.equal(result[0][:32], kept[:32])
+    assert torch.equal(result[0][48:], kept[32:48])
+    assert torch.equal(result[0][32:48], result[1][32:48])
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 def test_numbers_that_are_none_have_no_scale(wrong: float) -> None:
     weight = torch.zeros(2, 32)
     weight[0, :3] = torch.tensor([wrong, 1.0, 2.0])
-    found = group_scales(grouped(weight), ((-8,), (7, 1)))
-    assert bool(found[0].isnan())
-    assert float(found[1]) == 0
+    result = group_scales(grouped(weight), ((-8,), (7, 1)))
+    assert bool(result[0].isnan())
+    assert float(result[1]) == 0
     lines = group_lines(grouped(weight))
     assert bool(lines[0].isnan().any())
     assert not lines[1].any()
@@ -226,21 +226,21 @@ def halves(rows: Tensor, heads: int) -> Tensor:
 
 def matrices_of(decoded: dict[str, Tensor]) -> dict[str, Tensor]:
     """What the engine's matrices must hold, from gguf's own numbers."""
-    found = {"embedding": decoded["token_embd"], "output": decoded["output"]}
+    result = {"embedding": decoded["token_embd"], "output": decoded["output"]}
     for n in range(LAYERS):
         part = {
             name.split(".")[-1]: tensor
             for name, tensor in decoded.items()
             if name.startswith(f"blk.{n}.")
         }
-        found[f"{n}.attention.joined"] = torch.cat(
+        result[f"{n}.attention.joined"] = torch.cat(
             [halves(part["attn_q"], HEADS), halves(part["attn_k"], KV_HEADS), part["attn_v"]]
         )
-        found[f"{n}.attention.output"] = part["attn_output"]
+        result[f"{n}.attention.output"] = part["attn_output"]
         eights = zip(part["ffn_gate"].split(8), part["ffn_up"].split(8), strict=True)
-        found[f"{n}.feed_forward.joined"] = torch.cat([rows for pair in eights for rows in pair])
-        found[f"{n}.feed_forward.down"] = part["ffn_down"]
-    return found
+        result[f"{n}.feed_forward.joined"] = torch.cat([rows for pair in eights for rows in pair])
+        result[f"{n}.feed_forward.down"] = part["ffn_down"]
+    return result
 
 
 @pytest.mark.parametrize(("precision", "kind"), HELD)
@@ -257,8 +257,8 @@ def test_a_loaded_file_is_the_files_own_numbers(precision: str, kind: Kind, tmp_
     tokens = list(range(0, 72, 2))
     with torch.no_grad():
         truth = model.transformer(torch.tensor([tokens]))[0]
-    found = engine.run([Rows(engine.begin(), tokens, len(tokens))])
-    assert float((found - truth).norm() / truth.norm()) < 0.03  # of activations alone
+    result = engine.run([Rows(engine.begin(), tokens, len(tokens))])
+    assert float((result - truth).norm() / truth.norm()) < 0.03  # of activations alone
     assert not any("again" in note for note in model.notes)
 
 
@@ -303,9 +303,9 @@ def test_a_note_lists_the_requantized_matrices(tmp_path: Path) -> None:
     engine: NativeEngine = model.runner.engine  # type: ignore[union-attr]
     names = [one.name for one in engine.program.matrices]
     joined, rows = matrices_of(decoded)["0.attention.joined"], HEADS * 16 + KV_HEADS * 16
-    found = unpacked(engine.engine, names.index("0.attention.joined"), *joined.shape)
-    assert torch.equal(found[:rows], joined[:rows])
-    assert not torch.equal(found[rows:], joined[rows:])
+    result = unpacked(engine.engine, names.index("0.attention.joined"), *joined.shape)
+    assert torch.equal(result[:rows], joined[:rows])
+    assert not torch.equal(result[rows:], joined[rows:])
 
 
 def test_the_notes() -> None:

@@ -64,8 +64,8 @@ def made(shape: dict[str, int], count: int = 19):
     ).tolist()
 
 
-def error(found, wanted) -> float:
-    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+def error(result, wanted) -> float:
+    return float(np.linalg.norm(result - wanted) / np.linalg.norm(wanted))
 
 
 def allowed(shape: dict[str, int], precision: matrices.Precision) -> float:

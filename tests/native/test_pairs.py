@@ -83,11 +83,11 @@ def test_a_pair_is_core_and_steps_change_no_bit(name: str, precision: Precision)
     padding, cache = right_padding(source), twin.new_cache()
     whole = twin.head(twin.hidden(tokens, source=source, source_padding=padding, cache=cache))
     assert off(whole, model(tokens, source=source, source_padding=padding)) < ERRORS[precision]
-    steps, found = twin.new_cache(), list[Tensor]()
+    steps, result = twin.new_cache(), list[Tensor]()
     for n in range(tokens.shape[1]):
         first = {"source": source, "source_padding": padding} if n == 0 else {}
-        found.append(twin.head(twin.hidden(tokens[:, n : n + 1], **first, cache=steps)))
-    assert torch.equal(torch.cat(found, dim=1), whole)
+        result.append(twin.head(twin.hidden(tokens[:, n : n + 1], **first, cache=steps)))
+    assert torch.equal(torch.cat(result, dim=1), whole)
     alone = twin.head(
         twin.hidden(
             tokens[1:], source=source[1:], source_padding=padding[1:], cache=twin.new_cache()

@@ -58,23 +58,23 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_figures_are_those_of_the_logits(precision: str) -> None:
     model, text = tiny.make(tiny.DECODERS["swiglu"]), ids(97)
-    (found,) = report(Held(model), text, precisions=[precision])
+    (result,) = report(Held(model), text, precisions=[precision])
     theirs, ours = logits(model, precision, [text[:48], text[48:96]])
     p, q, coming = log_softmax(theirs), log_softmax(ours), np.array(text[1:97])[:, None]
-    assert found.precision == precision
-    assert found.tokens == 96
-    assert found.perplexity == pytest.approx(
+    assert result.precision == precision
+    assert result.tokens == 96
+    assert result.perplexity == pytest.approx(
         math.exp(-np.take_along_axis(q, coming, 1).mean()), rel=1e-4
     )
-    assert found.float32_perplexity == pytest.approx(
+    assert result.float32_perplexity == pytest.approx(
         math.exp(-np.take_along_axis(p, coming, 1).mean()), rel=1e-4
     )
-    assert found.divergence == pytest.approx(
+    assert result.divergence == pytest.approx(
         (np.exp(p) * (p - q)).sum(-1).mean(), rel=1e-3, abs=1e-6
     )
-    assert found.agreement == pytest.approx((theirs.argmax(-1) == ours.argmax(-1)).mean())
-    assert found.largest == pytest.approx(np.abs(theirs - ours).max(), rel=1e-3, abs=1e-5)
-    assert found.bytes == NativeEngine.of(model, precision).bytes == packed_bytes(model, precision)  # type: ignore[arg-type]
+    assert result.agreement == pytest.approx((theirs.argmax(-1) == ours.argmax(-1)).mean())
+    assert result.largest == pytest.approx(np.abs(theirs - ours).max(), rel=1e-3, abs=1e-5)
+    assert result.bytes == NativeEngine.of(model, precision).bytes == packed_bytes(model, precision)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -88,9 +88,9 @@ def test_the_states_after_each_block_are_cores(name: str) -> None:
     wanted = [record["decoder", n, "residual"][0] for n in range(1, layers)] + [
         record["decoder", None, "output"][0]
     ]
-    found = list(states(NativeEngine.of(model), text))
-    assert len(found) == layers
-    for ours, theirs in zip(found, wanted, strict=True):
+    result = list(states(NativeEngine.of(model), text))
+    assert len(result) == layers
+    for ours, theirs in zip(result, wanted, strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
     engine = NativeEngine.of(model, "int4")
     *_, last = states(engine, text)
@@ -119,16 +119,16 @@ def test_errors_of_matrices_and_blocks() -> None:
 
 
 def test_more_bits_are_nearer() -> None:
-    found = report(Held(tiny.make(tiny.DECODERS["grouped"])), ids(49))
-    assert [one.precision for one in found] == [
+    result = report(Held(tiny.make(tiny.DECODERS["grouped"])), ids(49))
+    assert [one.precision for one in result] == [
         "float16",
         "int8",
         "int8_groups",
         "int4",
         "int4_min",
     ]
-    assert found[0].divergence < found[2].divergence < found[3].divergence
-    assert found[0].bytes > found[1].bytes > found[3].bytes
+    assert result[0].divergence < result[2].divergence < result[3].divergence
+    assert result[0].bytes > result[1].bytes > result[3].bytes
 
 
 @pytest.mark.parametrize(
@@ -157,31 +157,31 @@ def test_one_window_has_the_perplexity_of_score() -> None:
     from sightline.tasks.score import Parts, logprobs_of
 
     model, text = tiny.make(tiny.DECODERS["swiglu"]), ids(40)
-    (found,) = report(Held(model), text, precisions=["float32"])
+    (result,) = report(Held(model), text, precisions=["float32"])
     logs = [
         log for some in logprobs_of(model, Parts(before=[], tokens=text, bytes=1)) for log in some
     ]
-    assert found.perplexity == pytest.approx(math.exp(-sum(logs) / len(logs)), rel=1e-5)
+    assert result.perplexity == pytest.approx(math.exp(-sum(logs) / len(logs)), rel=1e-5)
 
 
 def test_progress_and_one_precision_at_a_time() -> None:
-    told = list[tuple[str, int, int]]()
+    reported = list[tuple[str, int, int]]()
     running = reports(
         Held(tiny.make(tiny.DECODERS["swiglu"])),
         ids(30),
         precisions=["int8", "int4"],
-        progress=lambda *said: told.append(said),
+        progress=lambda *message: reported.append(message),
     )
     assert isinstance(next(running), Quality)
-    assert not any(what.startswith("int4") for what, _, _ in told)
-    assert ("float32", 29, 29) in told
-    assert ("int8: logits", 29, 29) in told
-    assert ("int8: blocks", 2, 2) in told
-    assert all(0 <= done <= total for _, done, total in told)
+    assert not any(what.startswith("int4") for what, _, _ in reported)
+    assert ("float32", 29, 29) in reported
+    assert ("int8: logits", 29, 29) in reported
+    assert ("int8: blocks", 2, 2) in reported
+    assert all(0 <= done <= total for _, done, total in reported)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"text": []}, "a text of 0 tokens"),
         ({"text": [3]}, "a text of 1 tokens"),
@@ -192,7 +192,7 @@ def test_progress_and_one_precision_at_a_time() -> None:
         ({"model": "half"}, r"a model in torch\.float16"),
     ],
 )
-def test_mistakes(given: dict[str, Any], said: str) -> None:
+def test_mistakes(given: dict[str, Any], message: str) -> None:
     model = (
         tiny.make(tiny.ENCODERS["bert"])
         if given.get("model") == "bert"
@@ -200,11 +200,11 @@ def test_mistakes(given: dict[str, Any], said: str) -> None:
     )
     if given.pop("model", "") == "half":
         model = model.half()
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         report(Held(model), **({"text": ids(20)} | given))
 
 
 def test_a_model_of_the_library_is_taken_as_it_is() -> None:
-    (found,) = report(sl.Model(tiny.make(tiny.DECODERS["swiglu"])), ids(20), precisions=["int8"])
-    assert found.tokens == 19
+    (result,) = report(sl.Model(tiny.make(tiny.DECODERS["swiglu"])), ids(20), precisions=["int8"])
+    assert result.tokens == 19
     assert quality.LIMIT == 4096

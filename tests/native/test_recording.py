@@ -108,12 +108,12 @@ class Counted:
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_text_is_seen_as_core_sees_it(name: str) -> None:
     model = model_of(name)
-    found, expected = model.trace(ids()), trace_of(model, ids())
-    assert far(found, expected) < 1e-5
-    assert found.rows == expected.rows
-    assert [token.text for token in found.tokens] == [token.text for token in expected.tokens]
-    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=0)
-    for site, look in found.looks.items():
+    result, expected = model.trace(ids()), trace_of(model, ids())
+    assert far(result, expected) < 1e-5
+    assert result.rows == expected.rows
+    assert [token.text for token in result.tokens] == [token.text for token in expected.tokens]
+    torch.testing.assert_close(result.logits, expected.logits, atol=1e-4, rtol=0)
+    for site, look in result.looks.items():
         other = expected.looks[site]
         torch.testing.assert_close(look.mixed(), other.mixed(), atol=1e-5, rtol=1e-4)
         for head in (0, -1):
@@ -129,9 +129,9 @@ def test_a_text_is_seen_as_core_sees_it(name: str) -> None:
 def test_a_cache_of_half_floats_is_seen_to_a_thousandth(name: str) -> None:
     model = tiny.make(tiny.DECODERS[name])
     half = sl.Model(model, precision="float32").with_engine(NativeEngine.of(model, half_cache=True))
-    found, expected = half.trace(ids()), trace_of(half, ids())
-    assert 0 < far(found, expected) < 1e-3
-    assert "float16 cache" in found.notes[0]
+    result, expected = half.trace(ids()), trace_of(half, ids())
+    assert 0 < far(result, expected) < 1e-3
+    assert "float16 cache" in result.notes[0]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -139,39 +139,41 @@ def test_what_is_seen_is_what_was_used(precision: str) -> None:
     """Whatever the weights were rounded to: the cache's own keys and values, and the bits of an
     unwatched pass."""
     model = model_of("grouped", precision)
-    found, twin = (
+    result, twin = (
         model.trace(ids(), what=("query", "key", "value", "heads", "weights", "output", "logits")),
         model.runner,
     )
     cache = twin.new_cache()
     with torch.inference_mode():
         hidden = twin.hidden(torch.tensor([ids()]), cache=cache)
-        assert torch.equal(found["output", None], hidden[0])
-        assert torch.equal(found.logits, twin.head(hidden)[0]), "the very bits of an unwatched pass"
-    assert torch.equal(found["logits", None], found.logits)
+        assert torch.equal(result["output", None], hidden[0])
+        assert torch.equal(result.logits, twin.head(hidden)[0]), (
+            "the very bits of an unwatched pass"
+        )
+    assert torch.equal(result["logits", None], result.logits)
     for layer in range(2):
         keys, values = twin.engine.read_cache(cache.sequences[0], layer)
-        assert torch.equal(found["key", layer], keys)
-        assert torch.equal(found["value", layer], values)
+        assert torch.equal(result["key", layer], keys)
+        assert torch.equal(result["value", layer], values)
         torch.testing.assert_close(
-            found["heads", layer],
-            found.weights(layer) @ values.repeat_interleave(2, dim=0),
+            result["heads", layer],
+            result.weights(layer) @ values.repeat_interleave(2, dim=0),
             atol=1e-5,
             rtol=1e-5,
         )
-        assert torch.equal(found["weights", layer], found.weights(layer))
+        assert torch.equal(result["weights", layer], result.weights(layer))
 
 
 def test_the_first_layer_by_hand() -> None:
     """softmax(q kᵀ/√d) of int8's own q and k, in NumPy's way: row by row."""
-    found = model_of("grouped", "int8").trace(ids(9))
-    query, key = found["query", 1].double(), found["key", 1].double()
+    result = model_of("grouped", "int8").trace(ids(9))
+    query, key = result["query", 1].double(), result["key", 1].double()
     for head in range(4):
         for row in range(9):
             scores = key[head // 2, : row + 1] @ query[head, row] / query.shape[-1] ** 0.5
             expected = (scores - scores.max()).exp()
             torch.testing.assert_close(
-                found.weights(1, head, row)[: row + 1].double(),
+                result.weights(1, head, row)[: row + 1].double(),
                 expected / expected.sum(),
                 atol=1e-6,
                 rtol=0,
@@ -181,11 +183,11 @@ def test_the_first_layer_by_hand() -> None:
 def test_one_pass_and_no_more() -> None:
     model = model_of("rotary", "int8")
     counted = Counted(model.runner.engine)
-    found = model.trace(ids())
+    result = model.trace(ids())
     assert counted.rows == [24]
-    found.weights(0), found.weights(1), found.bytes, found["query", 1]
+    result.weights(0), result.weights(1), result.bytes, result["query", 1]
     assert counted.rows == [24], "maps are made of what was kept"
-    assert found.logits.shape == (24, 29)
+    assert result.logits.shape == (24, 29)
     assert counted.rows == [24, 24], "logits alone, when they were asked for"
 
 
@@ -212,25 +214,25 @@ def test_longer_than_one_call() -> None:
         precision="float32",
     )
     text = ids() * 27
-    found, expected = model.trace(text), trace_of(model, text)
-    assert far(found, expected) < 1e-5
-    torch.testing.assert_close(found.logits, expected.logits, atol=1e-4, rtol=0)
+    result, expected = model.trace(text), trace_of(model, text)
+    assert far(result, expected) < 1e-5
+    torch.testing.assert_close(result.logits, expected.logits, atol=1e-4, rtol=0)
 
 
 def test_some_layers_and_more_than_attention() -> None:
     model = model_of("rotary", "int8")
-    found = model.trace(ids(), layers=[-1], what=("query", "key", "residual", "hidden"))
+    result = model.trace(ids(), layers=[-1], what=("query", "key", "residual", "hidden"))
     expected = trace_of(model, ids(), what=("residual", "hidden"))
-    assert set(found.looks) == {("decoder", 1, False)}
-    assert torch.equal(found["residual", 1], expected["residual", 1])
+    assert set(result.looks) == {("decoder", 1, False)}
+    assert torch.equal(result["residual", 1], expected["residual", 1])
     assert (
-        found.notes[0]
+        result.notes[0]
         == "queries, keys, values and logits are the native engine's: int8 weights, a float16 cache"
     )
-    assert found.notes[1] == "residual, hidden: recorded by torch, with the weights before packing"
-    assert torch.equal(found.weights(1), model.trace(ids()).weights(1))
+    assert result.notes[1] == "residual, hidden: recorded by torch, with the weights before packing"
+    assert torch.equal(result.weights(1), model.trace(ids()).weights(1))
     with pytest.raises(sl.InputError, match="layer 0 of the decoder was not traced"):
-        found.weights(0)
+        result.weights(0)
     with pytest.raises(sl.RecordError, match="nothing named 'resdual' can be recorded"):
         model.trace(ids(), what=("resdual",))
     with pytest.raises(sl.InputError, match="a text of 60 tokens for a context of 48"):
@@ -239,18 +241,18 @@ def test_some_layers_and_more_than_attention() -> None:
 
 def test_a_trace_outlives_its_model_and_its_file(tmp_path) -> None:
     model = model_of("sinks", "int8")
-    found = model.trace(ids())
-    before = [look.weights() for look in found.looks.values()]
+    result = model.trace(ids())
+    before = [look.weights() for look in result.looks.values()]
     with torch.no_grad():
         for parameter in model.transformer.parameters():
             parameter.mul_(3)
     model.trace(ids())
     del model
     gc.collect()
-    again = Trace.open(found.save(tmp_path / "seen.safetensors"))
-    assert again.notes == found.notes
-    assert torch.equal(again.logits, found.logits)
-    for trace in (found, again):
+    again = Trace.open(result.save(tmp_path / "seen.safetensors"))
+    assert again.notes == result.notes
+    assert torch.equal(again.logits, result.logits)
+    for trace in (result, again):
         assert all(
             torch.equal(look.weights(), old)
             for look, old in zip(trace.looks.values(), before, strict=True)
@@ -263,12 +265,12 @@ def test_a_trace_outlives_its_model_and_its_file(tmp_path) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_text_that_is_written_is_seen_as_core_sees_it(name: str) -> None:
     model = model_of(name)
-    found = model.generate(ids(7), max_tokens=9, trace=True)
-    assert found.trace is not None
-    read = [*ids(7), *found.tokens[:-1]]
-    assert [token.id for token in found.trace.tokens] == read
-    assert found.trace.rows == range(len(read))
-    assert far(found.trace, trace_of(model, read)) < 1e-5
+    result = model.generate(ids(7), max_tokens=9, trace=True)
+    assert result.trace is not None
+    read = [*ids(7), *result.tokens[:-1]]
+    assert [token.id for token in result.trace.tokens] == read
+    assert result.trace.rows == range(len(read))
+    assert far(result.trace, trace_of(model, read)) < 1e-5
     pieces = list(model.stream(ids(7), max_tokens=9, trace=True))
     for n, piece in enumerate(pieces):  # all of them looked at after the end
         first = 0 if n == 0 else 6 + n
@@ -305,10 +307,10 @@ def test_any_recorder_changes_no_bit() -> None:
 
 
 def test_two_that_are_written_at_once_are_seen_apart() -> None:
-    model, found = model_of("grouped", "int8"), dict[int, list[torch.Tensor]]()
+    model, result = model_of("grouped", "int8"), dict[int, list[torch.Tensor]]()
 
     def write(count: int) -> None:
-        found[count] = [
+        result[count] = [
             piece.trace.weights(1) for piece in model.stream(ids(count), max_tokens=12, trace=True)
         ]
 
@@ -317,10 +319,10 @@ def test_two_that_are_written_at_once_are_seen_apart() -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    for count, seen in list(found.items()):
+    for count, seen in list(result.items()):
         write(count)
-        assert all(torch.equal(a, b) for a, b in zip(seen, found[count], strict=True))
-    assert set(found) == {5, 9, 13}
+        assert all(torch.equal(a, b) for a, b in zip(seen, result[count], strict=True))
+    assert set(result) == {5, 9, 13}
 
 
 def test_watching_costs_no_pass() -> None:
@@ -328,8 +330,8 @@ def test_watching_costs_no_pass() -> None:
     counted = Counted(model.runner.engine)
     model.generate(TEXT, max_tokens=8)
     quiet, counted.rows = counted.rows, []
-    found = model.generate(TEXT, max_tokens=8, trace=True)
-    found.trace.weights(0), found.trace.weights(1)
+    result = model.generate(TEXT, max_tokens=8, trace=True)
+    result.trace.weights(0), result.trace.weights(1)
     assert counted.rows == quiet
 
 
@@ -404,10 +406,10 @@ def test_another_kind_of_cache_runs_and_is_watched_on_torch() -> None:
 
 def test_the_best_of_several_beams_is_seen() -> None:
     model = model_of("grouped")
-    found = model.generate(TEXT, max_tokens=6, beams=3, trace=True)
-    assert found.tokens == model.generate(TEXT, max_tokens=6, beams=3).tokens
-    assert far(found.trace, trace_of(model, [*model.ids(TEXT), *found.tokens[:-1]])) < 1e-5
-    assert "native engine's" in found.trace.notes[0]
+    result = model.generate(TEXT, max_tokens=6, beams=3, trace=True)
+    assert result.tokens == model.generate(TEXT, max_tokens=6, beams=3).tokens
+    assert far(result.trace, trace_of(model, [*model.ids(TEXT), *result.tokens[:-1]])) < 1e-5
+    assert "native engine's" in result.trace.notes[0]
     with pytest.raises(sl.InputError, match="a trace of many texts at once"):
         model.generate_many([TEXT], trace=True)
 

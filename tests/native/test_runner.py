@@ -39,10 +39,10 @@ def test_hidden_states_and_logits_are_cores_row_by_row() -> None:
     cache = twin.new_cache()
     assert isinstance(cache, NativeCache)
     for part in tokens.split(3, dim=1):
-        found = twin.hidden(part, cache=cache)
+        result = twin.hidden(part, cache=cache)
     whole = MODEL.hidden(tokens)
-    assert torch.allclose(found, whole[:, -found.shape[1] :], atol=1e-5)
-    assert torch.allclose(twin.head(found), MODEL.head(whole)[:, -found.shape[1] :], atol=1e-4)
+    assert torch.allclose(result, whole[:, -result.shape[1] :], atol=1e-5)
+    assert torch.allclose(twin.head(result), MODEL.head(whole)[:, -result.shape[1] :], atol=1e-4)
     cache.reorder(torch.tensor([1, 1, 0]))
     cache.truncate(4)
     again = twin.hidden(tokens[[1, 1, 0], 4:], cache=cache)
@@ -89,8 +89,8 @@ def test_a_pass_that_never_ended_leaves_nothing() -> None:
         twin.engine.hidden(
             cache.sequences, torch.tensor([[4, 4]])
         )  # as if interrupted before its end
-        found = twin.hidden(torch.tensor([[2]]), cache=cache)
-        assert torch.allclose(found, MODEL.hidden(torch.tensor([[*PROMPT, 2]]))[:, -1:], atol=1e-5)
+        result = twin.hidden(torch.tensor([[2]]), cache=cache)
+        assert torch.allclose(result, MODEL.hidden(torch.tensor([[*PROMPT, 2]]))[:, -1:], atol=1e-5)
 
 
 def test_a_cache_gives_its_memory_back() -> None:
@@ -104,18 +104,18 @@ def test_a_cache_gives_its_memory_back() -> None:
 
 
 def test_threads_take_turns() -> None:
-    twin, wanted, found = native_runner(MODEL, "int8"), [], {}
+    twin, wanted, result = native_runner(MODEL, "int8"), [], {}
     wanted = written(twin)
 
     def write(number: int) -> None:
-        found[number] = written(twin)
+        result[number] = written(twin)
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert all(found[n] == wanted for n in range(4))
+    assert all(result[n] == wanted for n in range(4))
 
 
 @torch.inference_mode()
@@ -145,13 +145,13 @@ def test_a_model_is_loaded_with_it(tmp_path) -> None:
         sl.load(tmp_path / "m", engine="native", dtype="int4").runner.engine.bytes
         < ours.engine.bytes / 2
     )
-    for said, match in (
+    for options, match in (
         ({"engine": "nativ"}, "native"),
         ({"engine": "native", "dtype": "int9"}, "int9"),
         ({"engine": "torch", "dtype": "int8"}, "engine='native'"),
     ):
         with pytest.raises(InputError, match=match):
-            sl.load(tmp_path / "m", **said)
+            sl.load(tmp_path / "m", **options)
 
 
 def test_a_changed_weight_is_repacked() -> None:

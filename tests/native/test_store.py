@@ -43,9 +43,9 @@ def stack_of(name: str) -> StackConfig:
 
 def read_back(path: Path, engine: NativeEngine, name: str) -> NativeEngine:
     store.write(path, KEY, engine)
-    found = store.read(path, KEY, stack_of(name))
-    assert found is not None
-    return found.engine
+    result = store.read(path, KEY, stack_of(name))
+    assert result is not None
+    return result.engine
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -149,9 +149,9 @@ def test_writers_and_readers_at_once_meet_whole_files_only(tmp_path) -> None:
     def work(number: int) -> None:
         for _ in range(20):
             store.write(tmp_path / "entry", KEY, engines[number % 2])
-            found = store.read(tmp_path / "entry", KEY, stack_of("swiglu"))
-            if found is None or not any(torch.equal(logits(found.engine), one) for one in wanted):
-                wrong.append(found)
+            result = store.read(tmp_path / "entry", KEY, stack_of("swiglu"))
+            if result is None or not any(torch.equal(logits(result.engine), one) for one in wanted):
+                wrong.append(result)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:

@@ -129,18 +129,18 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutate(header: dict[str, Any], draws: random.Random) -> None:
-    said, index = draws.choice(
-        [(said, index) for said, index in places_in(header) if said is not header.get("key")]
+    output, index = draws.choice(
+        [(output, index) for output, index in places_in(header) if output is not header.get("key")]
     )
     way = draws.randrange(4)
     if way == 0:
-        del said[index]
-    elif way == 1 and type(said[index]) is int:
-        said[index] += draws.choice([-1, 1, 8, 1 << 20])
-    elif way == 2 and isinstance(said, list):
-        said.insert(index, copy.deepcopy(draws.choice(said)))
+        del output[index]
+    elif way == 1 and type(output[index]) is int:
+        output[index] += draws.choice([-1, 1, 8, 1 << 20])
+    elif way == 2 and isinstance(output, list):
+        output.insert(index, copy.deepcopy(draws.choice(output)))
     else:
-        said[index] = copy.deepcopy(draws.choice(JUNK))
+        output[index] = copy.deepcopy(draws.choice(JUNK))
 
 
 @pytest.mark.parametrize("name", ["swiglu", "learned", "alibi", "ngpt", "sinks", "qk-norm-joined"])
@@ -158,11 +158,11 @@ def test_a_forged_header_is_refused_or_can_be_run(name: str, tmp_path: Path) -> 
             mutate(header, draws)
         path.write_bytes(forged(whole, header))
         try:
-            found = store.read(path, KEY, stack_of(name))
+            result = store.read(path, KEY, stack_of(name))
         except store.BrokenError:
             refused += 1
         else:
-            assert found is None or logits(found.engine).shape == (
+            assert result is None or logits(result.engine).shape == (
                 5,
                 stack_of(name).embedding.vocab_size,
             )
@@ -191,10 +191,10 @@ def test_a_header_that_is_no_description_is_refused(text: bytes, entry: Path) ->
 def change(entry: Path, path: list[Any], value: Any) -> None:
     whole = entry.read_bytes()
     header = header_in(whole)
-    said: Any = header
+    output: Any = header
     for step in path[:-1]:
-        said = said[step]
-    said[path[-1]] = value
+        output = output[step]
+    output[path[-1]] = value
     entry.write_bytes(forged(whole, header))
 
 

@@ -63,7 +63,7 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text.txt"
 
 
-def small(**told: Any) -> BertTiny:
+def small(**settings: Any) -> BertTiny:
     usual = {
         "steps": 30,
         "warmup": 3,
@@ -73,7 +73,7 @@ def small(**told: Any) -> BertTiny:
         "context": 32,
         "vocab": 280,
     }
-    return BertTiny(**usual | {"width": 16, "layers": 1, "heads": 2, "adam_lr": 0.02} | told)
+    return BertTiny(**usual | {"width": 16, "layers": 1, "heads": 2, "adam_lr": 0.02} | settings)
 
 
 @pytest.mark.parametrize("masking", ["token", "word", "span"])
@@ -83,24 +83,24 @@ def test_hugging_face_opens_it_and_fill_fills(masking: Any, text: Path, tmp_path
     assert isinstance(task, MaskedText)
     assert task.mask == 280
     assert goes_down(run(recipe, tmp_path / "run"))
-    found = sl.load(tmp_path / "run" / "model")
-    assert (found.family, found.head) == ("modernbert", "masked")
-    (gap,) = found.fill("the cat [MASK] on the mat", top_k=3)
+    result = sl.load(tmp_path / "run" / "model")
+    assert (result.family, result.head) == ("modernbert", "masked")
+    (gap,) = result.fill("the cat [MASK] on the mat", top_k=3)
     assert len(gap.candidates) == 3
     theirs = opened(tmp_path / "run" / "model", "AutoModelForMaskedLM")
     assert type(theirs).__name__ == "ModernBertForMaskedLM"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
     assert tokenizer.mask_token == MASK
     ids = tokenizer("the cat [MASK] on the mat", return_tensors="pt")["input_ids"]
-    assert found.tokenizer is not None
+    assert result.tokenizer is not None
     assert ids[0].tolist() == [
-        *found.tokenizer.encode("the cat"),
+        *result.tokenizer.encode("the cat"),
         task.mask,
-        *found.tokenizer.encode(" on the mat"),
+        *result.tokenizer.encode(" on the mat"),
     ]
     with torch.no_grad():
         logits = theirs(ids).logits
-    close(found.transformer(ids), logits)
+    close(result.transformer(ids), logits)
     place = ids[0].tolist().index(task.mask)
     assert gap.candidates[0].token == int(logits[0, place].argmax())
 

@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "labels.csv"
 
 
-def small(**told: Any) -> Classify:
+def small(**changes: Any) -> Classify:
     usual = {
         "steps": 60,
         "warmup": 4,
@@ -42,22 +42,22 @@ def small(**told: Any) -> Classify:
         "vocab": 300,
     }
     return Classify(
-        **usual | {"width": 16, "layers": 1, "heads": 2, "lr": 0.01, "dropout": 0.0} | told
+        **usual | {"width": 16, "layers": 1, "heads": 2, "lr": 0.01, "dropout": 0.0} | changes
     )
 
 
 @pytest.mark.parametrize("start", ["scratch", "model"])
 def test_a_classifier(start: str, data: Path, tmp_path: Path) -> None:
-    out, told = tmp_path / "run", {"labels": data}
+    out, changes = tmp_path / "run", {"labels": data}
     if start == "model":
         bert(tmp_path / "base", "BertForMaskedLM")
-        told |= {"model": str(tmp_path / "base")}
-    events = run(small(**told), out)
+        changes |= {"model": str(tmp_path / "base")}
+    events = run(small(**changes), out)
     assert goes_down(events, by=0.5)
     assert min(event.loss for event in events if isinstance(event, Evaluated)) < 0.5
-    found = sl.load(out / "model")
-    assert found.labels == ["bad", "good", "so so"]
-    assert [one.label for one in found.classify(["a good film", "what a bad cat"])] == [
+    result = sl.load(out / "model")
+    assert result.labels == ["bad", "good", "so so"]
+    assert [one.label for one in result.classify(["a good film", "what a bad cat"])] == [
         "good",
         "bad",
     ]
@@ -66,13 +66,13 @@ def test_a_classifier(start: str, data: Path, tmp_path: Path) -> None:
     given = tokenizer(
         ["a good film", "so good!", "neither here"], return_tensors="pt", padding=True
     )
-    assert found.tokenizer is not None
+    assert result.tokenizer is not None
     assert given["input_ids"][0].tolist()[
         : int(given["attention_mask"][0].sum())
-    ] == found.tokenizer.encode("a good film", special=True)
+    ] == result.tokenizer.encode("a good film", special=True)
     with torch.no_grad():
         close(
-            found.transformer(given["input_ids"], padding=given["attention_mask"] == 0),
+            result.transformer(given["input_ids"], padding=given["attention_mask"] == 0),
             theirs(**given).logits,
         )
     pipe = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer)

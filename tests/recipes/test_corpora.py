@@ -48,22 +48,22 @@ BOOK = "The cat sat on the mat, and the dog lay by the door. " * 40 + "Zebras: n
 
 def test_characters_of_a_text() -> None:
     """All characters are in the vocabulary, also those that only the held-out end has."""
-    found = prepared_characters(written("book.txt", BOOK), progress=quiet)
-    assert found.validation is not None
-    ids = [*found.train.ids.tolist(), *found.validation.ids.tolist()]
-    assert len(found.validation.ids) == round(0.05 * len(ids)) == round(0.05 * (len(BOOK) + 1))
-    assert found.vocab_size == len(set(BOOK)) + 2
+    result = prepared_characters(written("book.txt", BOOK), progress=quiet)
+    assert result.validation is not None
+    ids = [*result.train.ids.tolist(), *result.validation.ids.tolist()]
+    assert len(result.validation.ids) == round(0.05 * len(ids)) == round(0.05 * (len(BOOK) + 1))
+    assert result.vocab_size == len(set(BOOK)) + 2
     assert 1 not in ids
     folder = Path("tokenizer")
     folder.mkdir()
-    for name, data in found.tokenizer_files.items():
+    for name, data in result.tokenizer_files.items():
         (folder / name).write_bytes(data)
     tokenizer = Tokenizer.from_folder(folder)
     assert tokenizer is not None
     assert tokenizer.decode(ids) == BOOK
-    assert ids[-1] == found.end == tokenizer.eos
-    assert set("Z猫!") & set(tokenizer.decode(found.validation.ids.tolist()))
-    assert not set("Z猫!") & set(tokenizer.decode(found.train.ids.tolist()))
+    assert ids[-1] == result.end == tokenizer.eos
+    assert set("Z猫!") & set(tokenizer.decode(result.validation.ids.tolist()))
+    assert not set("Z猫!") & set(tokenizer.decode(result.train.ids.tolist()))
 
 
 def test_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,25 +74,25 @@ def test_shakespeare(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     held = [written("macbeth.txt", "Is this a dagger? Zounds\n")]
     monkeypatch.setattr(corpora, "works", lambda progress: (train, held))
-    found = prepared_characters(None, progress=quiet)
-    assert found.validation is not None
-    assert (found.train.ids == found.end).sum() == 2
-    assert (found.validation.ids == found.end).sum() == 1
-    assert len(found.validation.ids) == 26
+    result = prepared_characters(None, progress=quiet)
+    assert result.validation is not None
+    assert (result.train.ids == result.end).sum() == 2
+    assert (result.validation.ids == result.end).sum() == 1
+    assert len(result.validation.ids) == 26
     assert (
-        found.vocab_size
+        result.vocab_size
         == len(set("To be, or not to be\nHowl, howl, howl\nIs this a dagger? Zounds\n")) + 2
     )
-    assert [file["part"] for file in found.sheet["files"]] == ["train", "train", "validation"]
+    assert [file["part"] for file in result.sheet["files"]] == ["train", "train", "validation"]
 
 
 def test_bytes_of_a_text() -> None:
-    found = prepared_text(written("book.txt", BOOK), 270, progress=quiet)
-    assert found.vocab_size == 270
-    assert found.end == 0
+    result = prepared_text(written("book.txt", BOOK), 270, progress=quiet)
+    assert result.vocab_size == 270
+    assert result.end == 0
     again = prepared_text(Path("book.txt"), 270, progress=quiet)
-    assert again.train.path == found.train.path
-    assert prepared_text(Path("book.txt"), 271, progress=quiet).train.path != found.train.path
+    assert again.train.path == result.train.path
+    assert prepared_text(Path("book.txt"), 271, progress=quiet).train.path != result.train.path
     with pytest.raises(
         InputError, match=r"the texts have only \d+ tokens to learn, 8,000 were requested"
     ):
@@ -120,9 +120,9 @@ def folder() -> Path:
 def test_a_prepared_folder(folder: Path) -> None:
     """What else lies there, a pickle for one, stays shut."""
     (folder / "meta.pkl").write_bytes(pickle.dumps(Trap()))
-    found = prepared_folder(folder)
-    assert found.sheet["documents"] == 1
-    assert found.tokenizer_files.keys() == {"tokenizer.json", "tokenizer_config.json"}
+    result = prepared_folder(folder)
+    assert result.sheet["documents"] == 1
+    assert result.tokenizer_files.keys() == {"tokenizer.json", "tokenizer_config.json"}
     assert not Path("unpickled").exists()
 
 
@@ -185,7 +185,7 @@ def test_pairs_of_either_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("a\tb\nc\n", r"pairs.tsv: line 2 has 1 column; expected two, with one tab between them"),
         ("a\tb\tc\n", r"pairs.tsv: line 1 has 3 columns; expected two"),
@@ -201,8 +201,8 @@ def test_pairs_of_either_kind() -> None:
         (b"na\xefve\tx\n", r"pairs.tsv: byte 2 is not UTF-8"),
     ],
 )
-def test_bad_pairs(data: str | bytes, said: str) -> None:
-    with pytest.raises(InputError, match=said) as error:
+def test_bad_pairs(data: str | bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
         read_pairs(written("pairs.tsv", data), None, None)
     assert "\n" not in str(error.value)
 

@@ -31,10 +31,10 @@ def test_sizes_are_the_models(ema: float, tmp_path: Path) -> None:
         ema=ema,
     )
     job = recipe.job()
-    found = estimate(job, timed=1)
+    result = estimate(job, timed=1)
     parameters = dict(job.make().named_parameters())
     count = sum(p.numel() for p in parameters.values())
-    assert (found.parameters, found.trained, found.weights, found.gradients) == (
+    assert (result.parameters, result.trained, result.weights, result.gradients) == (
         count,
         count,
         4 * count,
@@ -44,13 +44,13 @@ def test_sizes_are_the_models(ema: float, tmp_path: Path) -> None:
         p.numel() for name, p in parameters.items() if p.ndim == 2 and "embedding" not in name
     )
     others = [p for name, p in parameters.items() if p.ndim != 2 or "embedding" in name]
-    assert found.optimizer == 4 * (
+    assert result.optimizer == 4 * (
         matrices + sum(2 * p.numel() + 1 for p in others)
     )  # one momentum; two moments and a counter
-    assert found.average == (4 * count if ema else 0)
-    assert found.checkpoint == found.weights + found.optimizer + found.average
-    assert found.model == count * torch.float32.itemsize
+    assert result.average == (4 * count if ema else 0)
+    assert result.checkpoint == result.weights + result.optimizer + result.average
+    assert result.model == count * torch.float32.itemsize
     batches = [job.task.batch(n) for n in range(2)]
-    assert found.rows == round(sum(len(batch.tokens) for batch in batches) / 2)
-    assert (found.steps, found.evaluations) == (10, 3)
-    assert found.seconds == pytest.approx(10 * found.step_seconds + 3 * found.evaluation_seconds)
+    assert result.rows == round(sum(len(batch.tokens) for batch in batches) / 2)
+    assert (result.steps, result.evaluations) == (10, 3)
+    assert result.seconds == pytest.approx(10 * result.step_seconds + 3 * result.evaluation_seconds)

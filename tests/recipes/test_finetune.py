@@ -35,7 +35,7 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text.txt"
 
 
-def small(model: Path | str, **told: Any) -> Finetune:
+def small(model: Path | str, **changes: Any) -> Finetune:
     usual = {
         "steps": 24,
         "warmup": 2,
@@ -45,7 +45,7 @@ def small(model: Path | str, **told: Any) -> Finetune:
         "context": 32,
         "lr": 0.02,
     }
-    return Finetune(**usual | told, model=str(model))
+    return Finetune(**usual | changes, model=str(model))
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -61,13 +61,13 @@ def test_a_text(make: Any, lora: int, text: Path, tmp_path: Path) -> None:
         events, by=0.98 if lora else 0.9
     )  # adapters alone have a frozen, random model to work with
     assert any(isinstance(event, Evaluated) for event in events)
-    found = sl.load(out / "model")
-    assert found.family == sl.load(base).family
+    result = sl.load(out / "model")
+    assert result.family == sl.load(base).family
     with torch.no_grad():
-        close(found.transformer(IDS), opened(out / "model")(IDS).logits)
+        close(result.transformer(IDS), opened(out / "model")(IDS).logits)
     assert (out / "model" / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
     assert (out / "adapter").exists() == bool(lora)
-    assert found.generate("the cat", max_tokens=4, temperature=0).text
+    assert result.generate("the cat", max_tokens=4, temperature=0).text
 
 
 def test_what_is_frozen_stays_to_the_bit(text: Path, tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_pairs(tmp_path: Path) -> None:
         (batch.tokens[:, 0] == 1).all()
     )  # the decoder's own first token, then what T5 would be shown
     assert goes_down(run(recipe, out))
-    found = sl.load(out / "model").transformer
+    result = sl.load(out / "model").transformer
     with torch.no_grad():
         theirs = opened(out / "model", "AutoModelForSeq2SeqLM")(
             input_ids=IDS, decoder_input_ids=IDS[:, :4]
         ).logits
-        close(found(IDS[:, :4], source=IDS), theirs)
+        close(result(IDS[:, :4], source=IDS), theirs)
 
 
 @pytest.mark.parametrize("lora", [0, 4])
@@ -181,18 +181,18 @@ def test_labels(make: Any, lora: int, tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
     events = run(small(base, labels=tmp_path / "labels.csv", lora=lora, lr=0.01, steps=40), out)
     assert goes_down(events)
-    found = sl.load(out / "model")
-    assert found.labels == ["bad", "good"]
-    assert [one.label for one in found.classify(["a good film", "the bad cat"])] == ["good", "bad"]
+    result = sl.load(out / "model")
+    assert result.labels == ["bad", "good"]
+    assert [one.label for one in result.classify(["a good film", "the bad cat"])] == ["good", "bad"]
     theirs = opened(out / "model", "AutoModelForSequenceClassification")
     assert theirs.config.id2label == {0: "bad", 1: "good"}
     ids = IDS % 80 + 5
     with torch.no_grad():
-        close(found.transformer(ids), theirs(ids).logits)
+        close(result.transformer(ids), theirs(ids).logits)
     if lora:
-        said = json.loads((out / "adapter" / "adapter_config.json").read_text())
-        assert said["task_type"] == "SEQ_CLS"
-        assert said["modules_to_save"] == (
+        output = json.loads((out / "adapter" / "adapter_config.json").read_text())
+        assert output["task_type"] == "SEQ_CLS"
+        assert output["modules_to_save"] == (
             ["bert.pooler.dense", "classifier"] if make == "bert" else ["score"]
         )
 

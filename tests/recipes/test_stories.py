@@ -95,7 +95,7 @@ def test_a_prepared_folder(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({}, r"no text to learn from; expected a text file.*Fix: --set text=FILE.txt"),
         ({"text": "my.txt", "data": "."}, r"both text and data are given"),
@@ -113,8 +113,8 @@ def test_a_prepared_folder(place: Path) -> None:
         ({"txt": "my.txt"}, r"no setting is called 'txt'. Fix: did you mean 'text'"),
     ],
 )
-def test_mistakes(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(SightlineError, match=said):
+def test_mistakes(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(SightlineError, match=message):
         Stories.from_settings({**SMALL, **settings}).job()
 
 

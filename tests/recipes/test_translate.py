@@ -79,9 +79,9 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_translates_a_plain_english_sentence_into_unspaced_text(learned: Path) -> None:
     model = sl.load(learned / "model")
-    found = model.translate("The red cat likes a bird.")
-    assert found.text == "その赤い猫ある鳥好き。"
-    assert torch.allclose(found.alignment.sum(-1), torch.ones(len(found.tokens)), atol=1e-5)
+    result = model.translate("The red cat likes a bird.")
+    assert result.text == "その赤い猫ある鳥好き。"
+    assert torch.allclose(result.alignment.sum(-1), torch.ones(len(result.tokens)), atol=1e-5)
 
 
 def test_what_no_piece_can_write_is_written_in_bytes(learned: Path) -> None:
@@ -107,9 +107,9 @@ def test_its_own_words_can_be_scored(
         "--json",
     ]
     assert main(["eval", str(learned), *files, "--words"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["bleu"] == pytest.approx(100)
-    assert "tok:none" in found["bleu_signature"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["bleu"] == pytest.approx(100)
+    assert "tok:none" in result["bleu_signature"]
     assert main(["eval", str(learned), *files]) == 0
     assert json.loads(capsys.readouterr().out)["bleu"] < 50
 

@@ -29,8 +29,8 @@ IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 def llama(place: Path) -> Path:
     """A Llama over bytes and a few merges, which knows how to chat."""
     tokenizer = byte_pieces(place)
-    said = json.loads((place / "tokenizer_config.json").read_text())
-    (place / "tokenizer_config.json").write_text(json.dumps(said | {"chat_template": TEMPLATE}))
+    output = json.loads((place / "tokenizer_config.json").read_text())
+    (place / "tokenizer_config.json").write_text(json.dumps(output | {"chat_template": TEMPLATE}))
     sizes = (
         WIDE
         | IDS
@@ -78,9 +78,9 @@ def losses(events: list[Event]) -> list[float]:
 
 
 def goes_down(events: list[Event], *, by: float = 0.9) -> bool:
-    found = losses(events)
-    part = max(1, len(found) // 4)
-    return sum(found[-part:]) < by * sum(found[:part])
+    result = losses(events)
+    part = max(1, len(result) // 4)
+    return sum(result[-part:]) < by * sum(result[:part])
 
 
 def opened(folder: Path, kind: str = "AutoModelForCausalLM") -> Any:

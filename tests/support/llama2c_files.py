@@ -61,13 +61,13 @@ def pieces(style: str) -> list[tuple[bytes, float]]:
     spelled = [
         chr(byte).encode() if style == "old" else f"<0x{byte:02X}>".encode() for byte in range(256)
     ]
-    found = [
+    result = [
         (b"<unk>", 0.0),
         (b"\n<s>\n", 0.0),
         (b"\n</s>\n", 0.0),
         *((piece, 0.0) for piece in spelled),
     ]
-    return [*found, (b" ", -9.0), (b"h", -9.0), (b"i", -9.0), (b"hi", -1.0)]
+    return [*result, (b" ", -9.0), (b"h", -9.0), (b"i", -9.0), (b"hi", -1.0)]
 
 
 def table(entries: list[tuple[bytes, float]]) -> bytes:

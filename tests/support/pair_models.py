@@ -40,7 +40,7 @@ def pair(name: str, seed: int = 0) -> tuple[Any, sl.Transformer]:
     return model, ours(model).transformer
 
 
-def defaults_of(name: str, **said: Any) -> Defaults:
+def defaults_of(name: str, **settings: Any) -> Defaults:
     return Defaults(
-        decoder_start=MODELS[name][1]["decoder_start_token_id"], end=(2,), pad=0, **said
+        decoder_start=MODELS[name][1]["decoder_start_token_id"], end=(2,), pad=0, **settings
     )

@@ -64,12 +64,12 @@ def positions() -> dict[str, sl.ModelConfig]:
 def blocks() -> dict[str, sl.ModelConfig]:
     """A decoder for each norm, placement, feed-forward, attention."""
     rotary = sl.Rotary()
-    found = {
+    result = {
         f"{norm}-{placement}": sl.gpt(**SIZE, norm=norm, placement=placement)
         for norm in ("layer", "rms")
         for placement in ("pre", "post", "sandwich", "output")
     }
-    found |= {
+    result |= {
         form: sl.llama(**SIZE, feed_forward=form)
         for form in (
             "relu",
@@ -82,7 +82,7 @@ def blocks() -> dict[str, sl.ModelConfig]:
             "swiglu",
         )
     }
-    found |= {
+    result |= {
         "no-norm": sl.gpt(**SIZE, norm="none"),
         "rms-plus-one": sl.llama(**SIZE, norm=sl.RMSNorm(plus_one=True)),
         "layer-no-bias": sl.gpt(**SIZE, norm=sl.LayerNorm(bias=False)),
@@ -113,7 +113,7 @@ def blocks() -> dict[str, sl.ModelConfig]:
         "ngpt-grouped": sl.ngpt(**SIZE, kv_heads=2, tied=True),
         "ngpt-alibi": sl.ngpt(**SIZE, positions=sl.ALiBi()),
     }
-    return found
+    return result
 
 
 def without_first_norm(config: sl.ModelConfig) -> sl.ModelConfig:
@@ -202,10 +202,10 @@ def inputs(
 ) -> dict[str, Tensor]:
     """Random tokens, and a source where the model has an encoder to feed."""
     generator = torch.Generator().manual_seed(seed)
-    found = {"tokens": torch.randint(0, 29, (batch, time), generator=generator)}
+    result = {"tokens": torch.randint(0, 29, (batch, time), generator=generator)}
     if config.encoder is not None and config.decoder is not None:
-        found["source"] = torch.randint(0, 29, (batch, SOURCE), generator=generator)
-    return found
+        result["source"] = torch.randint(0, 29, (batch, SOURCE), generator=generator)
+    return result
 
 
 def left_padding(batch: int = BATCH, time: int = TIME) -> Tensor:

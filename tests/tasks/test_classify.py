@@ -38,10 +38,10 @@ def test_ours_is_the_pipeline(
     texts = PLAIN if make is bert else [text for text in PLAIN if len(text) < 60]
     model = sl.load(tmp_path)
     assert model.tokenizer is not None
-    found = classify(
+    result = classify(
         model.transformer, model.tokenizer, texts, labels=model.labels, problem=problem
     )
-    for mine, expected in zip(found, pipe(texts), strict=True):
+    for mine, expected in zip(result, pipe(texts), strict=True):
         assert mine.probabilities == pytest.approx(
             {row["label"]: row["score"] for row in expected}, abs=1e-5
         )
@@ -53,11 +53,11 @@ def test_ours_is_the_pipeline(
 
 def test_the_models_own_labels(tmp_path: Path) -> None:
     bert(tmp_path, "BertForSequenceClassification", **LABELS)
-    found = sl.load(tmp_path).classify("a good film")
-    assert len(found) == 1
-    assert set(found[0].probabilities) == {"bad", "good", "neither"}
-    assert sum(found[0].probabilities.values()) == pytest.approx(1, abs=1e-6)
-    assert found[0].tokens == []
+    result = sl.load(tmp_path).classify("a good film")
+    assert len(result) == 1
+    assert set(result[0].probabilities) == {"bad", "good", "neither"}
+    assert sum(result[0].probabilities.values()) == pytest.approx(1, abs=1e-6)
+    assert result[0].tokens == []
 
 
 def test_taggers_give_spans(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_taggers_give_spans(tmp_path: Path) -> None:
     pipe = transformers.pipeline(
         "token-classification", model=theirs, tokenizer=tokenizer, ignore_labels=[]
     )
-    found = sl.load(tmp_path).classify(PLAIN)
-    for text, mine in zip(PLAIN, found, strict=True):
+    result = sl.load(tmp_path).classify(PLAIN)
+    for text, mine in zip(PLAIN, result, strict=True):
         expected = pipe(text) if text else []
         assert mine.label is None
         assert [(token.start, token.end, token.label) for token in mine.tokens] == [
@@ -98,8 +98,8 @@ def test_a_decoder_labels_by_its_last_token() -> None:
             theirs(torch.tensor([tokenizer.encode(text)])).logits[0].softmax(-1).tolist()
             for text in texts
         ]
-    found = classify(ours(theirs).transformer, tokenizer, texts, labels=["a", "b", "c"])
-    for mine, row in zip(found, expected, strict=True):
+    result = classify(ours(theirs).transformer, tokenizer, texts, labels=["a", "b", "c"])
+    for mine, row in zip(result, expected, strict=True):
         assert list(mine.probabilities.values()) == pytest.approx(row, abs=1e-5)
 
 
@@ -131,8 +131,8 @@ def test_bart_reads_the_text_twice() -> None:
             .tolist()
             for text in texts
         ]
-    found = classify(ours(theirs).transformer, tokenizer, texts, labels=["a", "b", "c"])
-    for mine, row in zip(found, expected, strict=True):
+    result = classify(ours(theirs).transformer, tokenizer, texts, labels=["a", "b", "c"])
+    for mine, row in zip(result, expected, strict=True):
         assert list(mine.probabilities.values()) == pytest.approx(row, abs=1e-5)
 
 

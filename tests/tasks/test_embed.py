@@ -71,9 +71,9 @@ def sentence_transformer(
     return library.SentenceTransformer(str(place), device="cpu")
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
-    assert found.shape == expected.shape
-    return float((found - expected).abs().max())
+def difference(result: Tensor, expected: Tensor) -> float:
+    assert result.shape == expected.shape
+    return float((result - expected).abs().max())
 
 
 # -------------------------------------------------------------------------- sentence-transformers
@@ -99,8 +99,8 @@ def test_a_long_text_is_cut_as_they_cut_it_and_that_is_said(folder: Path, tmp_pa
     assert ours.pooling is not None
     assert ours.pooling.max_length == 12
     with pytest.warns(UserWarning, match=r"\d+ of \d+ texts were cut to 12 tokens"):
-        found = ours.embed(PLAIN)
-    assert difference(found, theirs.encode(PLAIN, convert_to_tensor=True).clone()) < 2e-6
+        result = ours.embed(PLAIN)
+    assert difference(result, theirs.encode(PLAIN, convert_to_tensor=True).clone()) < 2e-6
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours.embed(["the cat"])
@@ -146,10 +146,10 @@ def test_an_encoder_decoder_embeds_with_its_encoder() -> None:
             theirs.encoder(torch.tensor([tokenizer.encode(text, special=True)])).last_hidden_state
             for text in texts
         ]
-    found = embed(
+    result = embed(
         ours(theirs).transformer, tokenizer, texts, pooling=Pooling(how="mean", normalize=False)
     )
-    assert difference(found, torch.cat([state.mean(1) for state in states])) < 1e-5
+    assert difference(result, torch.cat([state.mean(1) for state in states])) < 1e-5
 
 
 @pytest.mark.parametrize("how", ["mean", "first", "last"])
@@ -169,11 +169,11 @@ def test_a_decoder_works_too(how: str) -> None:
         "first": lambda state: state[0],
         "last": lambda state: state[-1],
     }[how]
-    found = embed(
+    result = embed(
         ours(theirs).transformer, tokenizer, texts, pooling=Pooling(how=how, normalize=False)
     )
-    assert difference(found, torch.stack([pick(state) for state in states])) < 1e-4 * float(
-        found.abs().max()
+    assert difference(result, torch.stack([pick(state) for state in states])) < 1e-4 * float(
+        result.abs().max()
     )
 
 
@@ -213,16 +213,16 @@ def test_a_text_of_no_tokens_is_zero_and_progress_counts_all() -> None:
     transformer = sl.build(
         sl.gpt(width=16, layers=1, heads=2, vocab_size=40, max_positions=32)
     ).eval()
-    told: list[int] = []
-    found = embed(
+    reported: list[int] = []
+    result = embed(
         transformer,
         Tokenizer.from_characters(CHARACTERS),
         ["", "a cat", ""],
         pooling=MEAN,
-        progress=told.append,
+        progress=reported.append,
     )
-    assert found.norm(dim=1).tolist() == pytest.approx([0, 1, 0])
-    assert sum(told) == 3
+    assert result.norm(dim=1).tolist() == pytest.approx([0, 1, 0])
+    assert sum(reported) == 3
 
 
 def test_other_things_than_strings_are_refused(model: sl.Model) -> None:

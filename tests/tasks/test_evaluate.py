@@ -45,17 +45,17 @@ TEXT = "the cat sat, the dog sat; 猫🙂ß " * 9
 @pytest.mark.parametrize("tokenize", ["13a", "none", "char", "intl", "zh"])
 def test_bleu_is_sacrebleus(tokenize: str) -> None:
     expected = sacrebleu.corpus_bleu(FOUND, [WANTED], tokenize=tokenize)
-    found = corpus_bleu(FOUND, WANTED, tokenize=tokenize)
-    assert found.score == pytest.approx(expected.score)
-    assert 0 < found.score < 100
-    assert f"tok:{tokenize}|" in found.signature
-    assert f"version:{sacrebleu.__version__}" in found.signature
+    result = corpus_bleu(FOUND, WANTED, tokenize=tokenize)
+    assert result.score == pytest.approx(expected.score)
+    assert 0 < result.score < 100
+    assert f"tok:{tokenize}|" in result.signature
+    assert f"version:{sacrebleu.__version__}" in result.signature
 
 
 def test_chrf_is_sacrebleus() -> None:
-    found = chrf(FOUND, WANTED)
-    assert found.score == pytest.approx(sacrebleu.corpus_chrf(FOUND, [WANTED]).score)
-    assert "nc:6" in found.signature
+    result = chrf(FOUND, WANTED)
+    assert result.score == pytest.approx(sacrebleu.corpus_chrf(FOUND, [WANTED]).score)
+    assert "nc:6" in result.signature
 
 
 def test_what_is_right_has_a_hundred_and_what_is_wrong_nothing() -> None:
@@ -67,14 +67,14 @@ def test_what_is_right_has_a_hundred_and_what_is_wrong_nothing() -> None:
 def test_by_hand() -> None:
     """Five words, four right, in place: precisions 4/5, 3/4, 2/3, 1/2, and no penalty for the
     length."""
-    found = corpus_bleu(["a b c d x"], ["a b c d e"], tokenize="none")
-    assert found.score == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+    result = corpus_bleu(["a b c d x"], ["a b c d e"], tokenize="none")
+    assert result.score == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
 
 
-@pytest.mark.parametrize(("found", "wanted"), [([], []), (["a"], ["a", "b"])])
-def test_each_translation_has_its_reference(found: list[str], wanted: list[str]) -> None:
+@pytest.mark.parametrize(("result", "wanted"), [([], []), (["a"], ["a", "b"])])
+def test_each_translation_has_its_reference(result: list[str], wanted: list[str]) -> None:
     with pytest.raises(InputError, match="one reference per translation"):
-        corpus_bleu(found, wanted)
+        corpus_bleu(result, wanted)
 
 
 def test_a_tokenizer_that_is_not_there() -> None:
@@ -178,12 +178,12 @@ def test_translations_are_translated_and_compared() -> None:
     assert [sample.hypothesis for sample in samples] == [
         translate(model, words, defaults, source, beams=2, max_tokens=5).text for source, _ in pairs
     ]
-    found = quality(samples, tokenize="char")
-    assert found.bleu == corpus_bleu(
+    result = quality(samples, tokenize="char")
+    assert result.bleu == corpus_bleu(
         [s.hypothesis for s in samples], ["die katze", "ein hund"], tokenize="char"
     )
-    assert found.chrf == chrf([s.hypothesis for s in samples], ["die katze", "ein hund"])
-    assert found.done == 2
+    assert result.chrf == chrf([s.hypothesis for s in samples], ["die katze", "ein hund"])
+    assert result.done == 2
 
 
 def test_accuracy_is_counted() -> None:

@@ -58,10 +58,10 @@ def test_ours_is_fill_mask_however_the_mask_is_written(
     loaded = sl.load(place)
     for text in TEXTS:
         written = text.replace("{}", mask)
-        found = loaded.fill(written, top_k=7)
+        result = loaded.fill(written, top_k=7)
         expected = pipe(text.replace("{}", pipe.tokenizer.mask_token))
         expected = expected if isinstance(expected[0], list) else [expected]
-        for filling, rows in zip(found, expected, strict=True):
+        for filling, rows in zip(result, expected, strict=True):
             assert written[filling.start : filling.end] == mask
             assert [one.token for one in filling.candidates] == [row["token"] for row in rows]
             assert [one.probability for one in filling.candidates] == pytest.approx(
@@ -70,12 +70,12 @@ def test_ours_is_fill_mask_however_the_mask_is_written(
 
 
 def test_the_whole_text_is_written_as_the_user_wrote_it(model: sl.Model) -> None:
-    found = model.fill("The Capital of [MASK] is ___.", top_k=3)
-    words = [filling.candidates[0].text for filling in found]
-    assert len(found) == 2
-    assert found[0].text == found[1].text
+    result = model.fill("The Capital of [MASK] is ___.", top_k=3)
+    words = [filling.candidates[0].text for filling in result]
+    assert len(result) == 2
+    assert result[0].text == result[1].text
     pieces = [word.removeprefix("##") if word.startswith("##") else " " + word for word in words]
-    assert found[0].text == f"The Capital of{pieces[0]} is{pieces[1]}."
+    assert result[0].text == f"The Capital of{pieces[0]} is{pieces[1]}."
 
 
 def test_other_special_tokens_stay_text(model: sl.Model) -> None:

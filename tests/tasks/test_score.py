@@ -43,15 +43,17 @@ def test_a_short_text_is_transformers_loss(name: str) -> None:
     ids = torch.tensor([tokenizer().encode(TEXT)])
     with torch.no_grad():
         loss = float(theirs(ids, labels=ids).loss)
-    found = score(mine, tokenizer(), TEXT)
-    assert found.tokens == ids[0].tolist()
-    assert found.logprobs[0] is None
-    assert found.scored == ids.shape[1] - 1
-    assert -found.total / found.scored == pytest.approx(loss, rel=1e-5)
-    assert found.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
-    assert found.bytes == len(TEXT.encode()) - 1, "all but the first letter, which nothing predicts"
-    assert found.bits_per_byte == pytest.approx(
-        loss * found.scored / math.log(2) / found.bytes, rel=1e-5
+    result = score(mine, tokenizer(), TEXT)
+    assert result.tokens == ids[0].tolist()
+    assert result.logprobs[0] is None
+    assert result.scored == ids.shape[1] - 1
+    assert -result.total / result.scored == pytest.approx(loss, rel=1e-5)
+    assert result.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
+    assert result.bytes == len(TEXT.encode()) - 1, (
+        "all but the first letter, which nothing predicts"
+    )
+    assert result.bits_per_byte == pytest.approx(
+        loss * result.scored / math.log(2) / result.bytes, rel=1e-5
     )
 
 
@@ -59,7 +61,7 @@ def test_a_short_text_is_transformers_loss(name: str) -> None:
 def recipe(model: Any, ids: list[int], context: int, stride: int) -> dict[int, float]:
     """transformers' own for texts of any length: windows a stride apart, labels −100 for what an
     earlier window had."""
-    found, previous = {}, 0
+    result, previous = {}, 0
     for begin in range(0, len(ids), stride):
         end = min(begin + context, len(ids))
         window = torch.tensor([ids[begin:end]])
@@ -69,12 +71,12 @@ def recipe(model: Any, ids: list[int], context: int, stride: int) -> dict[int, f
         losses = torch.nn.functional.cross_entropy(logits, shifted, reduction="none")
         for n, (label, loss) in enumerate(zip(shifted.tolist(), losses.tolist(), strict=True)):
             if label != -100:
-                assert begin + 1 + n not in found
-                found[begin + 1 + n] = -loss
+                assert begin + 1 + n not in result
+                result[begin + 1 + n] = -loss
         previous = end
         if end == len(ids):
             break
-    return found
+    return result
 
 
 @pytest.mark.parametrize("length", [47, 48, 49, 131])
@@ -84,8 +86,8 @@ def test_a_long_text_is_transformers_recipe(stride: int, length: int) -> None:
     ids = ids_of(length)
     expected = recipe(theirs, ids, 48, stride)
     assert sorted(expected) == list(range(1, length)), "each token once"
-    found = score(mine, tokenizer(), ids, stride=stride)
-    assert found.logprobs[1:] == pytest.approx([expected[n] for n in range(1, length)], abs=1e-5)
+    result = score(mine, tokenizer(), ids, stride=stride)
+    assert result.logprobs[1:] == pytest.approx([expected[n] for n in range(1, length)], abs=1e-5)
 
 
 def test_half_the_context_is_the_default() -> None:
@@ -102,11 +104,11 @@ def test_half_the_context_is_the_default() -> None:
 def test_with_stride_one_each_token_has_the_whole_context_before_it() -> None:
     _, mine = pair("llama")
     ids = ids_of(90, seed=3)
-    found = score(mine, tokenizer(), ids, stride=1)
+    result = score(mine, tokenizer(), ids, stride=1)
     for n in (1, 40, 63, 64, 80, 89):
         with torch.no_grad():
             logits = mine(torch.tensor([ids[max(0, n - 63) : n]]))[0, -1]
-        assert found.logprobs[n] == pytest.approx(float(logits.log_softmax(-1)[ids[n]]), abs=1e-5)
+        assert result.logprobs[n] == pytest.approx(float(logits.log_softmax(-1)[ids[n]]), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -129,32 +131,32 @@ def test_chunks_and_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     whole = score(mine, tokenizer(), ids, stride=11).logprobs[1:]
     monkeypatch.setattr(module, "CHUNK", 5)
     monkeypatch.setattr(module, "ROWS", 2)
-    told = list[int]()
-    assert score(mine, tokenizer(), ids, stride=11, progress=told.append).logprobs[
+    reported = list[int]()
+    assert score(mine, tokenizer(), ids, stride=11, progress=reported.append).logprobs[
         1:
     ] == pytest.approx(whole, abs=1e-5)
-    assert sum(told) == 69
-    assert max(told) <= 5
+    assert sum(reported) == 69
+    assert max(reported) <= 5
 
 
 def test_a_begin_token_makes_the_first_token_likely_or_not() -> None:
     _, mine = pair("llama")
-    found = score(mine, tokenizer(before=(1,), after=(2,)), TEXT)
+    result = score(mine, tokenizer(before=(1,), after=(2,)), TEXT)
     bare = score(mine, tokenizer(), [1, *tokenizer().encode(TEXT)])
-    assert found.tokens == tokenizer().encode(TEXT), "neither the begin nor the end token"
-    assert found.logprobs == pytest.approx(bare.logprobs[1:])
-    assert found.bytes == len(TEXT.encode())
+    assert result.tokens == tokenizer().encode(TEXT), "neither the begin nor the end token"
+    assert result.logprobs == pytest.approx(bare.logprobs[1:])
+    assert result.bytes == len(TEXT.encode())
     two = score(mine, tokenizer(before=(2, 1)), TEXT)
     assert two.logprobs == pytest.approx(
-        score(mine, tokenizer(), [2, 1, *found.tokens]).logprobs[2:]
+        score(mine, tokenizer(), [2, 1, *result.tokens]).logprobs[2:]
     )
 
 
 def test_by_hand() -> None:
-    found = Score([7, 8, 9], [None, math.log(0.5), math.log(0.25)], bytes=6)
-    assert found.total == pytest.approx(-math.log(8))
-    assert found.perplexity == pytest.approx(math.sqrt(8))
-    assert found.bits_per_byte == pytest.approx(0.5)
+    result = Score([7, 8, 9], [None, math.log(0.5), math.log(0.25)], bytes=6)
+    assert result.total == pytest.approx(-math.log(8))
+    assert result.perplexity == pytest.approx(math.sqrt(8))
+    assert result.bits_per_byte == pytest.approx(0.5)
     assert Score([7, 8], [None, -1e6], bytes=1).perplexity == math.inf
     assert math.isnan(Score([7, 8], [None, -1.0], bytes=0).bits_per_byte)
 
@@ -176,10 +178,10 @@ def test_a_target_is_what_transformers_teaches() -> None:
     source, labels = words.encode("the cat", special=True), words.encode("die katze", special=True)
     loss = float(theirs(input_ids=torch.tensor([source]), labels=torch.tensor([labels])).loss)
     mine = ours(theirs).transformer
-    found = score(mine, words, "die katze", source="the cat", start=2)
-    assert (found.tokens, found.scored) == (labels, len(labels))
-    assert -found.total / len(labels) == pytest.approx(loss, rel=1e-5)
-    assert score(mine, words, labels, source="the cat", start=2).logprobs == found.logprobs
+    result = score(mine, words, "die katze", source="the cat", start=2)
+    assert (result.tokens, result.scored) == (labels, len(labels))
+    assert -result.total / len(labels) == pytest.approx(loss, rel=1e-5)
+    assert score(mine, words, labels, source="the cat", start=2).logprobs == result.logprobs
 
 
 @pytest.mark.parametrize(

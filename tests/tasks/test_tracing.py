@@ -33,19 +33,19 @@ def model_of(name: str, reader: Tokenizer | None = LETTERS) -> sl.Model:
     )
 
 
-def translator(name: str = "bart", **said: Any) -> sl.Model:
-    return sl.Model(pair(name)[1], WORDS, defaults=defaults_of(name, **said), name=name)
+def translator(name: str = "bart", **settings: Any) -> sl.Model:
+    return sl.Model(pair(name)[1], WORDS, defaults=defaults_of(name, **settings), name=name)
 
 
 def test_a_text_is_read_as_the_model_reads_it() -> None:
     for reader in (tokenizer(), tokenizer(before=(1,), after=(2,))):
         model = sl.Model(make(sl.gpt(**FORTY)), reader, name="letters")
-        found = model.trace("the cat")
+        result = model.trace("the cat")
         ids = reader.encode("the cat", special=True)
-        assert [token.id for token in found.tokens] == ids
-        assert (found.text, found.name, found.source) == ("the cat", "letters", None)
-        assert [token.start for token in found.tokens if token.start is not None] == list(range(7))
-        assert torch.equal(found.logits, model.trace(ids).logits)
+        assert [token.id for token in result.tokens] == ids
+        assert (result.text, result.name, result.source) == ("the cat", "letters", None)
+        assert [token.start for token in result.tokens if token.start is not None] == list(range(7))
+        assert torch.equal(result.logits, model.trace(ids).logits)
         assert model.trace(ids).text == ""
 
 
@@ -59,35 +59,35 @@ def test_ids_of_any_make() -> None:
 
 def test_a_given_translation_is_seen_being_written() -> None:
     model = translator()
-    found = model.trace("dog", source="the cat")
-    assert [token.id for token in found.tokens] == [2, *WORDS.encode("dog")]
-    assert found.source is not None
-    assert [token.id for token in found.source] == WORDS.encode("the cat", special=True)
-    assert [token.text for token in found.source[:3]] == ["t", "h", "e"]
-    assert [token.start for token in found.tokens] == [None, 0, 1, 2]
-    assert [token.start for token in found.source] == [*range(7), None]
-    assert (found.text, found.source_text) == ("dog", "the cat")
-    assert found.cross_weights(0).shape == (4, 4, 8)
+    result = model.trace("dog", source="the cat")
+    assert [token.id for token in result.tokens] == [2, *WORDS.encode("dog")]
+    assert result.source is not None
+    assert [token.id for token in result.source] == WORDS.encode("the cat", special=True)
+    assert [token.text for token in result.source[:3]] == ["t", "h", "e"]
+    assert [token.start for token in result.tokens] == [None, 0, 1, 2]
+    assert [token.start for token in result.source] == [*range(7), None]
+    assert (result.text, result.source_text) == ("dog", "the cat")
+    assert result.cross_weights(0).shape == (4, 4, 8)
     same = model.trace(WORDS.encode("dog"), source=WORDS.encode("the cat", special=True))
-    assert torch.equal(found.logits, same.logits)
+    assert torch.equal(result.logits, same.logits)
     assert model.trace("", source="the cat").logits.shape == (1, 40), "the start token alone"
 
 
 @pytest.mark.parametrize(("name", "beams"), [("bart", 3), ("marian", 1), ("t5", 2)])
 def test_one_text_is_translated_first(name: str, beams: int) -> None:
     model = translator(name, num_beams=beams)
-    found, expected = model.trace("the cat sat"), model.translate("the cat sat")
+    result, expected = model.trace("the cat sat"), model.translate("the cat sat")
     start = defaults_of(name).decoder_start
-    assert [token.id for token in found.tokens] == [start, *expected.tokens[:-1]], (
+    assert [token.id for token in result.tokens] == [start, *expected.tokens[:-1]], (
         "as the checkpoint recommends"
     )
-    assert found.text == expected.text
+    assert result.text == expected.text
     layer = max(0, model.config.decoder.layers - 2)
     torch.testing.assert_close(
-        found.cross_weights(layer).mean(0), expected.alignment, atol=1e-5, rtol=0
+        result.cross_weights(layer).mean(0), expected.alignment, atol=1e-5, rtol=0
     )
     again = model.trace(expected.tokens[:-1], source="the cat sat")
-    assert torch.equal(found.logits, again.logits)
+    assert torch.equal(result.logits, again.logits)
 
 
 @pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
@@ -104,22 +104,22 @@ def test_the_engine_that_translates_also_translates_before_a_trace(
         return translate(runner, *arguments, **options)
 
     monkeypatch.setattr("sightline.model.translate", recorded)
-    found = model.trace("the cat sat")
+    result = model.trace("the cat sat")
     assert runners == [model.runner]
     expected = model.translate("the cat sat")
-    assert [token.id for token in found.tokens] == [2, *expected.tokens[:-1]]
-    assert found.notes == (BY_TORCH,)
+    assert [token.id for token in result.tokens] == [2, *expected.tokens[:-1]]
+    assert result.notes == (BY_TORCH,)
 
 
 @pytest.mark.skipif(not kernels.available(), reason=kernels.missing)
 def test_what_the_engine_generates_is_traced_by_torch_with_a_note() -> None:
     model = translator()
     model.precision = "int8"
-    found = model.generate("the cat sat", max_tokens=4, trace=True)
-    assert found.tokens == model.generate("the cat sat", max_tokens=4).tokens
-    assert found.trace.notes == (BY_TORCH,)
-    read = [token.id for token in found.trace.tokens]
-    assert read == [2, *found.tokens[:-1]]
+    result = model.generate("the cat sat", max_tokens=4, trace=True)
+    assert result.tokens == model.generate("the cat sat", max_tokens=4).tokens
+    assert result.trace.notes == (BY_TORCH,)
+    read = [token.id for token in result.trace.tokens]
+    assert read == [2, *result.tokens[:-1]]
 
 
 REFUSED: list[tuple[Any, Any, str]] = [
@@ -217,7 +217,7 @@ def test_a_text_as_long_as_the_context_fits() -> None:
 
 
 def test_a_model_without_tokenizer_shows_its_ids() -> None:
-    found = model_of("transformer", None).trace([4, 5], source=[6, 7, 8])
-    assert [token.text for token in found.tokens] == ["<1>", "<4>", "<5>"]
-    assert found.source is not None
-    assert [token.text for token in found.source] == ["<6>", "<7>", "<8>"]
+    result = model_of("transformer", None).trace([4, 5], source=[6, 7, 8])
+    assert [token.text for token in result.tokens] == ["<1>", "<4>", "<5>"]
+    assert result.source is not None
+    assert [token.text for token in result.source] == ["<6>", "<7>", "<8>"]

@@ -32,12 +32,16 @@ def theirs(
 ) -> tuple[list[list[int]], list[float] | None]:
     """`generate`, told the same in its own words."""
     model, _ = pair(name, seed)
-    said = {
+    output = {
         "forced_bos_token_id": defaults.forced_begin,
         "forced_eos_token_id": defaults.forced_end,
     }
     if beams > 1:
-        said |= {"num_return_sequences": beams, "length_penalty": penalty, "early_stopping": False}
+        output |= {
+            "num_return_sequences": beams,
+            "length_penalty": penalty,
+            "early_stopping": False,
+        }
     model.generation_config = transformers.GenerationConfig(
         num_beams=beams,
         do_sample=False,
@@ -45,7 +49,7 @@ def theirs(
         eos_token_id=2,
         pad_token_id=0,
         decoder_start_token_id=defaults.decoder_start,
-        **said,
+        **output,
     )
     source = torch.tensor([WORDS.encode(text, special=True)])
     out = model.generate(
@@ -61,40 +65,40 @@ def test_it_is_what_transformers_generates(name: str, way: str, beams: int) -> N
     for seed, text in enumerate(("the cat sat", "猫! the dog, ok?")):
         defaults = defaults_of(name, **WAYS[way])
         _, mine = pair(name, seed)
-        found = translate(
+        result = translate(
             mine, WORDS, defaults, text, beams=beams, max_tokens=LONGEST, length_penalty=0.8
         )
         expected, scores = theirs(name, text, defaults, beams=beams, seed=seed, penalty=0.8)
-        assert expected[0][: len(found.tokens)] == found.tokens
-        assert found.text == WORDS.decode(found.tokens)
-        assert [other for other, _ in found.others] == [WORDS.decode(row) for row in expected[1:]]
+        assert expected[0][: len(result.tokens)] == result.tokens
+        assert result.text == WORDS.decode(result.tokens)
+        assert [other for other, _ in result.others] == [WORDS.decode(row) for row in expected[1:]]
         if scores is not None:
-            assert [found.score, *(score for _, score in found.others)] == pytest.approx(
+            assert [result.score, *(score for _, score in result.others)] == pytest.approx(
                 scores, abs=1e-4
             )
-        assert not (set(defaults.banned) - {2}) & set(found.tokens)
+        assert not (set(defaults.banned) - {2}) & set(result.tokens)
         if defaults.forced_begin is not None:
-            assert found.tokens[0] == WAYS[way]["forced_begin"]
-            assert found.tokens[-1] == 2
-            assert found.finished
+            assert result.tokens[0] == WAYS[way]["forced_begin"]
+            assert result.tokens[-1] == 2
+            assert result.finished
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_alignment_is_transformers_attention(name: str) -> None:
     model, mine = pair(name)
-    found = translate(mine, WORDS, defaults_of(name), "the cat sat on", max_tokens=LONGEST)
+    result = translate(mine, WORDS, defaults_of(name), "the cat sat on", max_tokens=LONGEST)
     source = torch.tensor([WORDS.encode("the cat sat on", special=True)])
-    fed = torch.tensor([[MODELS[name][1]["decoder_start_token_id"], *found.tokens[:-1]]])
+    fed = torch.tensor([[MODELS[name][1]["decoder_start_token_id"], *result.tokens[:-1]]])
     with torch.no_grad():
         attention = model(
             input_ids=source, decoder_input_ids=fed, output_attentions=True
         ).cross_attentions
     layer = max(0, len(attention) - 2)
-    torch.testing.assert_close(found.alignment, attention[layer][0].mean(0), atol=1e-5, rtol=0)
-    assert found.alignment.shape == (len(found.target_tokens), len(found.source_tokens))
-    torch.testing.assert_close(found.alignment.sum(-1), torch.ones(len(found.tokens)))
+    torch.testing.assert_close(result.alignment, attention[layer][0].mean(0), atol=1e-5, rtol=0)
+    assert result.alignment.shape == (len(result.target_tokens), len(result.source_tokens))
+    torch.testing.assert_close(result.alignment.sum(-1), torch.ones(len(result.tokens)))
     if len(attention) > 1:
-        assert not torch.allclose(found.alignment, attention[-1][0].mean(0), atol=1e-3), (
+        assert not torch.allclose(result.alignment, attention[-1][0].mean(0), atol=1e-3), (
             "the layers differ, so the test can fail"
         )
 
@@ -119,11 +123,11 @@ def test_the_alignment_is_the_attention_that_was_paid_while_decoding() -> None:
 
 def test_tokens_are_shown_as_a_reader_writes_them() -> None:
     _, mine = pair("bart")
-    found = translate(mine, WORDS, defaults_of("bart", forced_end=2), "the 猫", max_tokens=5)
-    assert found.source_tokens == ["t", "h", "e", " ", "猫", "</s>"]
-    assert found.target_tokens == [WORDS.token(id) for id in found.tokens]
-    assert found.target_tokens[-1] == "</s>"
-    assert "</s>" not in found.text
+    result = translate(mine, WORDS, defaults_of("bart", forced_end=2), "the 猫", max_tokens=5)
+    assert result.source_tokens == ["t", "h", "e", " ", "猫", "</s>"]
+    assert result.target_tokens == [WORDS.token(id) for id in result.tokens]
+    assert result.target_tokens[-1] == "</s>"
+    assert "</s>" not in result.text
 
 
 def test_none_is_what_the_checkpoint_recommends() -> None:
@@ -133,20 +137,22 @@ def test_none_is_what_the_checkpoint_recommends() -> None:
         return translate(mine, WORDS, defaults, "the cat", max_tokens=6, **options)
 
     endless = {"decoder_start": 2, "end": (39,), "banned": (2,)}
-    plain, said = Defaults(**endless), Defaults(**endless, num_beams=2, length_penalty=0.0)
-    assert len(run(said, beams=None).others) == 1
+    plain, output = Defaults(**endless), Defaults(**endless, num_beams=2, length_penalty=0.0)
+    assert len(run(output, beams=None).others) == 1
     assert len(run(plain, beams=None).others) == 3
-    assert len(run(said).others) == 3
-    assert run(said, beams=None, length_penalty=None).score == pytest.approx(
+    assert len(run(output).others) == 3
+    assert run(output, beams=None, length_penalty=None).score == pytest.approx(
         run(plain, beams=2, length_penalty=0.0).score
     )
-    assert run(said, beams=2, length_penalty=None).score != pytest.approx(run(plain, beams=2).score)
+    assert run(output, beams=2, length_penalty=None).score != pytest.approx(
+        run(plain, beams=2).score
+    )
 
 
 def test_where_the_checkpoint_says_nothing_the_tokenizer_does() -> None:
     _, mine = pair("bart")
-    said = translate(mine, WORDS, Defaults(decoder_start=1, end=(2,)), "the cat", max_tokens=6)
-    assert translate(mine, WORDS, Defaults(), "the cat", max_tokens=6).tokens == said.tokens
+    output = translate(mine, WORDS, Defaults(decoder_start=1, end=(2,)), "the cat", max_tokens=6)
+    assert translate(mine, WORDS, Defaults(), "the cat", max_tokens=6).tokens == output.tokens
     nameless = tokenizer(after=(2,))
     nameless.bos = None
     with pytest.raises(InputError, match="without a start token for its decoder"):
@@ -157,8 +163,8 @@ def test_a_translation_that_does_not_end_is_cut_and_says_so() -> None:
     _, mine = pair("marian")
     endless = Defaults(decoder_start=39, end=(0,), banned=())
     for beams in (1, 3):
-        found = translate(mine, WORDS, endless, "the cat", beams=beams, max_tokens=4)
-        assert (len(found.tokens), found.finished) == (4, 0 in found.tokens)
+        result = translate(mine, WORDS, endless, "the cat", beams=beams, max_tokens=4)
+        assert (len(result.tokens), result.finished) == (4, 0 in result.tokens)
     assert max_new_tokens(mine, 5, None) == 47, "the room in the decoder's context"
     assert (
         max_new_tokens(

@@ -99,7 +99,7 @@ def test_a_template_is_rendered_in_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{{ lipsum.__globals__ }}", "not allowed"),
         ("{{ lipsum.__globals__['os'].popen('id').read() }}", "not allowed"),
@@ -125,10 +125,10 @@ def test_a_template_is_rendered_in_milliseconds() -> None:
         ("", "there is no chat template"),
     ],
 )
-def test_templates_that_are_refused(template: str, said: str) -> None:
+def test_templates_that_are_refused(template: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         render(template, HELLO)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert render(CHATML, HELLO).startswith("<|im_start|>user\nHello")
 
@@ -146,10 +146,10 @@ def test_a_template_that_runs_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatc
 
 
 def test_many_threads_share_one_process() -> None:
-    found: list[str] = []
+    result: list[str] = []
     threads = [
         threading.Thread(
-            target=lambda: found.append(render(CHATML, HELLO, add_generation_prompt=False))
+            target=lambda: result.append(render(CHATML, HELLO, add_generation_prompt=False))
         )
         for _ in range(16)
     ]
@@ -157,7 +157,7 @@ def test_many_threads_share_one_process() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == ["<|im_start|>user\nHello<|im_end|>\n"] * 16
+    assert result == ["<|im_start|>user\nHello<|im_end|>\n"] * 16
 
 
 def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "message"),
     [
         ([], "there are no messages"),
         ("Hello", "there are no messages"),
@@ -197,10 +197,10 @@ def test_the_process_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_messages_that_are_refused(messages: Any, said: str) -> None:
+def test_messages_that_are_refused(messages: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
         render(CHATML, messages)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("make", [byte_bpe, metaspace])

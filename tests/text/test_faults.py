@@ -82,10 +82,10 @@ def test_a_panic_in_rust_is_one_line_and_the_tokenizer_lives(tmp_path: Path) -> 
 @cache
 def engine_kinds() -> dict[str, Tokenizer]:
     """One tokenizer for each way in which text is cut."""
-    found = {kind: tokenizer(kind) for kind in KINDS} | {
+    result = {kind: tokenizer(kind) for kind in KINDS} | {
         "unigram json": wrapped(copy(chat_unigram))
     }
-    return found | {name: listed(model) for name, model in LISTED.items()}
+    return result | {name: listed(model) for name, model in LISTED.items()}
 
 
 RUNS = [(kind, "a") for kind in (*KINDS, "unigram json")]

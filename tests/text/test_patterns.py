@@ -50,7 +50,7 @@ def test_patterns_that_take_quadratic_time_are_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [
         ("a?" * 25 + "b", "has more than 1000 ways"),
         ("(?:a|aa)" * 25 + "b", "has more than 1000 ways"),
@@ -71,10 +71,10 @@ def test_patterns_that_take_quadratic_time_are_refused(pattern: str) -> None:
     ],
 )
 def test_patterns_that_cannot_be_bounded_are_refused_without_running_them(
-    pattern: str, said: str
+    pattern: str, message: str
 ) -> None:
     start = time.thread_time()
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         check_pattern("tokenizer.json", pattern)
     assert time.thread_time() - start < 1
 

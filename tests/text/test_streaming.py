@@ -151,7 +151,7 @@ def test_no_stop_string_is_ever_shown(stops: list[str], pieces: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("stops", "said"),
+    ("stops", "message"),
     [
         ([""], "a stop string is empty; expected at least one character. Fix: leave it out"),
         (["a"] * 17, "17 stop strings; expected at most 16"),
@@ -160,10 +160,10 @@ def test_no_stop_string_is_ever_shown(stops: list[str], pieces: list[str]) -> No
         ([1], 'the stop strings are not a list of texts. Fix: stops=["\\n\\n"]'),
     ],
 )
-def test_stop_strings_that_are_refused(stops: list[str], said: str) -> None:
+def test_stop_strings_that_are_refused(stops: list[str], message: str) -> None:
     with pytest.raises(InputError) as error:
         StopStrings(stops)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 def test_long_stop_strings_are_quick() -> None:

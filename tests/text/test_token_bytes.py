@@ -28,7 +28,7 @@ def shown(kind: str, text: str) -> str:
 @pytest.mark.parametrize("kind", KNOWN)
 def test_the_bytes_joined_are_decode(kind: str) -> None:
     made = tokenizer(kind)
-    found = token_byte_table(made)
+    result = token_byte_table(made)
     text_ids = [id for id in range(made.vocab_size) if id not in made.special_ids]
     seen = 0
 
@@ -39,7 +39,7 @@ def test_the_bytes_joined_are_decode(kind: str) -> None:
         encoded = [id for id in made.encode(text) if id not in made.special_ids]
         for new in (ids, encoded, [*encoded, *ids]):
             try:
-                joined = found.join(new).decode()
+                joined = result.join(new).decode()
             except UnicodeDecodeError:
                 continue
             seen += len(new)
@@ -53,7 +53,7 @@ def test_the_bytes_joined_are_decode(kind: str) -> None:
 def test_the_bytes_of_a_text_are_its_bytes(kind: str) -> None:
     """SentencePiece puts a space before a text, which `within` shows and `opening` does not."""
     made = tokenizer(kind)
-    found, within = token_byte_table(made), token_bytes(made)
+    result, within = token_byte_table(made), token_bytes(made)
     space = b" " if kind == "sentencepiece" else b""
 
     @settings(max_examples=200, deadline=None)
@@ -61,7 +61,7 @@ def test_the_bytes_of_a_text_are_its_bytes(kind: str) -> None:
     def check(text: str) -> None:
         ids = made.encode(text)
         assert b"".join(within[id] for id in ids) == space + text.encode()
-        assert found.join(ids) == text.encode()
+        assert result.join(ids) == text.encode()
 
     check()
 
@@ -83,9 +83,12 @@ def test_each_kind_by_hand() -> None:
         ("characters", "日", "日".encode(), "日".encode()),
     ]:
         made = tokenizer(kind)
-        id, found = made.id_of(piece), token_byte_table(made)
+        id, result = made.id_of(piece), token_byte_table(made)
         assert id is not None, (kind, piece)
-        assert (found.within[id], found.opening.get(id, found.within[id])) == (within, opening), (
+        assert (result.within[id], result.opening.get(id, result.within[id])) == (
+            within,
+            opening,
+        ), (
             kind,
             piece,
         )

@@ -258,10 +258,10 @@ def test_a_part_after_a_special_token_gets_no_space_of_its_own(tmp_path: Path) -
     ours, whole = opened(tmp_path), sentencepiece.SentencePieceProcessor(model_proto=model)
     for text in ["the cat sat", "hello world", "a"]:
         first = whole.encode(text)
-        found = ours.encode(f"{text}</s>{text}", control=True)
-        assert found[: len(first) + 1] == [*first, 2]
+        result = ours.encode(f"{text}</s>{text}", control=True)
+        assert result[: len(first) + 1] == [*first, 2]
         assert "".join(ours.token(id) for id in first) == " " + text
-        assert "".join(ours.token(id) for id in found[len(first) + 1 :]) == text
+        assert "".join(ours.token(id) for id in result[len(first) + 1 :]) == text
 
 
 def test_what_we_use_of_sentencepiece_beyond_its_readme(tmp_path: Path) -> None:

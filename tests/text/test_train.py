@@ -87,12 +87,12 @@ def test_files_are_read_in_parts(tmp_path: Path) -> None:
     spaced, solid = tmp_path / "spaced.txt", tmp_path / "solid.txt"
     spaced.write_text("\ufeff" + "日本語 " * 30_000, encoding="utf-8")
     solid.write_text("é" * 150_000, encoding="utf-8")
-    told: list[tuple[str, int, int]] = []
-    parts = list(TextParts([spaced, solid], lambda *state: told.append(state)))
+    reported: list[tuple[str, int, int]] = []
+    parts = list(TextParts([spaced, solid], lambda *state: reported.append(state)))
     assert "".join(parts) == "日本語 " * 30_000 + "é" * 150_000
     assert max(map(len, parts)) <= READ
-    assert told[-1] == ("reading", told[-1][2], 600_003)
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    assert reported[-1] == ("reading", reported[-1][2], 600_003)
+    assert [done for _, done, _ in reported] == sorted(done for _, done, _ in reported)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,7 +116,7 @@ def test_the_smallest(book: Path, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "cannot be read (No such file or directory); expected a text file"),
         (b"", "is empty; expected a text file"),
@@ -128,14 +128,14 @@ def test_the_smallest(book: Path, kind: Kind) -> None:
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_are_refused(
-    tmp_path: Path, book: Path, content: bytes | None, said: str, kind: Kind
+    tmp_path: Path, book: Path, content: bytes | None, message: str, kind: Kind
 ) -> None:
     path = tmp_path / "text.txt"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError) as error:
         train_tokenizer([book, path], vocab_size=300, kind=kind)
-    assert str(error.value).startswith(f"{path}: {said}")
+    assert str(error.value).startswith(f"{path}: {message}")
 
 
 def test_a_folder_and_nothing(tmp_path: Path) -> None:

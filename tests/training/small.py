@@ -103,12 +103,12 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 
 def checkpoint(path: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for file in sorted(path.glob("*.safetensors")):
-        found |= {
+        result |= {
             f"{file.stem} {name}": entry.read() for name, entry in open_safetensors(file).items()
         }
-    return found
+    return result
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

@@ -145,11 +145,11 @@ def member(
     }
     try:
         with join_process_group(strategy, timeout=timeout) as group:
-            found = work(group, *args)
+            result = work(group, *args)
     except Exception as error:
-        found = f"{type(error).__name__}: {error}"
+        result = f"{type(error).__name__}: {error}"
         traceback.print_exc(file=sys.stderr)
-    pipe.send_bytes(pickle.dumps(found))
+    pipe.send_bytes(pickle.dumps(result))
     pipe.close()
 
 

@@ -62,8 +62,8 @@ def test_the_fix_is_accepted() -> None:
         try:
             kind(**({"steps": 1} if kind is TrainingConfig else {}) | {name: value})
         except ConfigError as error:
-            if found := re.fullmatch(rf"{name}=([\d.e-]+)", error.fix):
-                text = found[1]
+            if result := re.fullmatch(rf"{name}=([\d.e-]+)", error.fix):
+                text = result[1]
                 kind(
                     **({"steps": 1} if kind is TrainingConfig else {})
                     | {name: float(text) if "." in text or "e" in text else int(text)}

@@ -127,7 +127,7 @@ def test_a_process_group_agrees() -> None:
 def gradients(group: ProcessGroup) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
     """Of every model, with the parts of the batch and the chunks of the head as small as they get.
     Five rows are not shared evenly; with one row, a process has nothing to do but takes part."""
-    found = {}
+    result = {}
     for name, accumulate, rows in [
         (name, *more) for name in MODELS if name != "dropout" for more in ((1, 5), (2, 5), (1, 1))
     ]:
@@ -140,8 +140,8 @@ def gradients(group: ProcessGroup) -> dict[str, tuple[float, float, dict[str, Te
             for n, p in self.transformer.named_parameters()
             if p.grad is not None
         }
-        found[f"{name}, {rows} rows in {accumulate}"] = value, norm, slopes
-    return found
+        result[f"{name}, {rows} rows in {accumulate}"] = value, norm, slopes
+    return result
 
 
 def small_chunks(group: ProcessGroup) -> dict[str, tuple[float, float, dict[str, Tensor]]]:
@@ -152,36 +152,36 @@ def small_chunks(group: ProcessGroup) -> dict[str, tuple[float, float, dict[str,
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_gradients_are_those_of_one_process(strategy: str) -> None:
     alone = gradients(SINGLE_PROCESS)
-    for found in together(small_chunks, strategy=strategy):
-        assert found.keys() == alone.keys()
+    for result in together(small_chunks, strategy=strategy):
+        assert result.keys() == alone.keys()
         for name, (value, norm, slopes) in alone.items():
-            assert found[name][0] == pytest.approx(value, abs=1e-6), name
-            assert found[name][1] == pytest.approx(norm, abs=1e-6), name
-            assert farthest(found[name][2], slopes) < 1e-6, name
+            assert result[name][0] == pytest.approx(value, abs=1e-6), name
+            assert result[name][1] == pytest.approx(norm, abs=1e-6), name
+            assert farthest(result[name][2], slopes) < 1e-6, name
 
 
 def learned(group: ProcessGroup) -> dict[str, tuple[list[Any], bool, dict[str, Tensor]]]:
     """Losses and gradient norms, whether the weights are in parts, and the weights and averages at
     the end."""
-    found = {}
+    result = {}
     for model, optimizer in [
         (model, optimizer) for model in ("tied", "sphere") for optimizer in (AdamW(), Muon())
     ]:
         self = learner(group, model, optimizer=optimizer, ema=0.9, accumulate=2)
         events = [(event.loss, event.grad_norm) for event in self.steps(Random(rows=5))]
         parts = all(is_sharded(p) for p in self.transformer.parameters())
-        found[f"{model} {type(optimizer).__name__}"] = events, parts, weights(self)
-    return found
+        result[f"{model} {type(optimizer).__name__}"] = events, parts, weights(self)
+    return result
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_learn_what_one_learns(strategy: str) -> None:
     alone = learned(SINGLE_PROCESS)
-    for found in together(learned, strategy=strategy):
+    for result in together(learned, strategy=strategy):
         for name, (events, _, final) in alone.items():
-            assert np.allclose(found[name][0], events, atol=1e-5), name
-            assert found[name][1] == (strategy == "fsdp"), name
-            assert farthest(found[name][2], final) < 1e-5, name
+            assert np.allclose(result[name][0], events, atol=1e-5), name
+            assert result[name][1] == (strategy == "fsdp"), name
+            assert farthest(result[name][2], final) < 1e-5, name
 
 
 # ------------------------------------------------------------------------------------------ a run
@@ -206,15 +206,15 @@ def stretch(
 ) -> tuple[list[Any], list[Any], dict[str, Tensor]]:
     """A run, or more of it, until step `last`: its losses, the samples it learned from, and the
     weights it began with."""
-    work, found = job(Random(rows=5), model, optimizer=optimizer or AdamW()), []
+    work, result = job(Random(rows=5), model, optimizer=optimizer or AdamW()), []
     begun = restored(group, work, folder)
     for event in train(
-        work, folder, group=group, stop=lambda: bool(found) and found[-1][1] >= last
+        work, folder, group=group, stop=lambda: bool(result) and result[-1][1] >= last
     ):
         if isinstance(event, StepEvent | Evaluated):
-            found.append((type(event).__name__, event.step, event.loss))  # noqa: PERF401
-    learned_from = {step - 1 for kind, step, _ in found if kind == "StepEvent"}
-    return found, [given for given in work.task.given if given[0] in learned_from], begun
+            result.append((type(event).__name__, event.step, event.loss))  # noqa: PERF401
+    learned_from = {step - 1 for kind, step, _ in result if kind == "StepEvent"}
+    return result, [given for given in work.task.given if given[0] in learned_from], begun
 
 
 def restored(group: ProcessGroup, work: Job, folder: Path) -> dict[str, Tensor]:
@@ -368,12 +368,12 @@ def changed_weight(group: ProcessGroup, folder: Path, rank: int) -> None:
 def test_a_process_with_other_weights_is_noticed_before_they_are_saved(
     tmp_path: Path, rank: int
 ) -> None:
-    said = together(changed_weight, tmp_path, rank)
+    output = together(changed_weight, tmp_path, rank)
     assert all(
         s.startswith(
             "ProcessGroupError: the processes no longer have the same weights at step 4; nothing was saved"
         )
-        for s in said
+        for s in output
     )
     assert [path.name for path in state.checkpoints(tmp_path)] == ["step-00000002"]
 
@@ -396,8 +396,8 @@ def from_two_folders(group: ProcessGroup, folder: Path) -> None:
 def test_a_folder_that_is_not_shared_is_noticed_on_resuming(tmp_path: Path) -> None:
     for rank, last in enumerate((4, 2)):
         stretch(SINGLE_PROCESS, tmp_path / str(rank), last)
-    said = together(from_two_folders, tmp_path)
-    assert [s.split(";")[0] for s in said] == [
+    output = together(from_two_folders, tmp_path)
+    assert [s.split(";")[0] for s in output] == [
         f"ProcessGroupError: process {n} is at step {at}, others are not"
         for n, at in enumerate((4, 2))
     ]
@@ -445,12 +445,12 @@ def not_finite(group: ProcessGroup) -> tuple[list[Any], int]:
     self = learner(group, on_bad="skip")
     task = Random()
     before = 0
-    found = []
+    result = []
     for event in self.steps(Poisoned(task, self, group)):
         same = checksum(self.transformer.parameters()) == before
-        found.append((event.step, event.skipped, same))
+        result.append((event.step, event.skipped, same))
         before = checksum(self.transformer.parameters())
-    return found, before
+    return result, before
 
 
 class Poisoned:
@@ -497,8 +497,8 @@ def test_under_torchrun(tmp_path: Path) -> None:
         "2",
         str(tmp_path / "script.py"),
     ]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
-    assert sorted(part for part in said.replace("]", "]\n").split() if part) == sorted(
+    output = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+    assert sorted(part for part in output.replace("]", "]\n").split() if part) == sorted(
         ["[0", "of", "2:", "3]", "[1", "of", "2:", "3]"]
     )
 

@@ -358,7 +358,7 @@ def test_a_run_does_not_go_on_otherwise_unnoticed(tmp_path: Path, change: str) -
         "schedule": job(schedule=Schedule(shape="linear", warmup=2)),
         "model": job(make=lambda: model(dropout=0.2)),
     }
-    said = {
+    stated = {
         "data": "the data has changed since this run began",
         "lr": "training.optimizer.lr: 0.01 → 0.02",
         "seed": "training.seed: 0 → 1",
@@ -368,7 +368,7 @@ def test_a_run_does_not_go_on_otherwise_unnoticed(tmp_path: Path, change: str) -
     before = files(tmp_path)
     with pytest.raises(InputError) as caught:
         train_all(changed[change], tmp_path)
-    assert said[change] in str(caught.value)
+    assert stated[change] in str(caught.value)
     assert ("--accept-data-change" if change == "data" else "--accept-changes") in caught.value.fix
     assert "\n" not in str(caught.value)
     assert files(tmp_path) == before

@@ -51,9 +51,9 @@ def test_the_loss_is_the_mean_over_targets() -> None:
     wanted = nn.functional.cross_entropy(
         logits.flatten(0, 1), batch.targets.flatten(), ignore_index=-100
     )
-    found = make_train_state(model(), config()).backward(batch)
-    assert found is not None
-    assert found[0] == pytest.approx(wanted.item(), rel=1e-6)
+    result = make_train_state(model(), config()).backward(batch)
+    assert result is not None
+    assert result[0] == pytest.approx(wanted.item(), rel=1e-6)
 
 
 def test_a_batch_that_asks_nothing_changes_nothing() -> None:
@@ -69,12 +69,12 @@ def test_clipping(clip: float) -> None:
         make_train_state(model(), config(clip=clip)),
     )
     free.backward(Numbers().batch(0))
-    found = clipped.backward(Numbers().batch(0))
-    assert found is not None
+    result = clipped.backward(Numbers().batch(0))
+    assert result is not None
     norm = math.sqrt(
         sum(float(slope.double().square().sum()) for slope in gradients(free).values())
     )
-    assert found[1] == pytest.approx(norm, rel=1e-5)
+    assert result[1] == pytest.approx(norm, rel=1e-5)
     shrink = min(1.0, clip / norm) if clip else 1.0
     for name, slope in gradients(free).items():
         torch.testing.assert_close(gradients(clipped)[name], slope * shrink, rtol=1e-4, atol=1e-7)
@@ -96,15 +96,15 @@ def test_the_average_follows_the_weights() -> None:
 def test_label_smoothing_and_z_loss_reach_the_gradient(smoothing: float, z_loss: float) -> None:
     who = make_train_state(model(), config(label_smoothing=smoothing, z_loss=z_loss, clip=0))
     batch = Numbers().batch(0)
-    found = who.backward(batch)
+    result = who.backward(batch)
     by_hand = model()
     logits = by_hand(batch.tokens).flatten(0, 1)
     loss = nn.functional.cross_entropy(logits, batch.targets.flatten(), label_smoothing=smoothing)
     (loss + z_loss * logits.logsumexp(-1).square().mean()).backward()
     for name, p in by_hand.named_parameters():
         torch.testing.assert_close(gradients(who)[name], p.grad, rtol=1e-4, atol=1e-6)
-    assert found is not None
-    assert found[0] == pytest.approx(
+    assert result is not None
+    assert result[0] == pytest.approx(
         float(nn.functional.cross_entropy(logits, batch.targets.flatten())), rel=1e-6
     )
 
@@ -119,7 +119,7 @@ CHECKPOINTED = {
 
 @pytest.mark.parametrize("name", CHECKPOINTED)
 def test_recomputed_activations_give_the_same_gradients(name: str) -> None:
-    found: list[dict[str, Tensor]] = []
+    result: list[dict[str, Tensor]] = []
     for recompute in (False, True):
         torch.manual_seed(1)
         who = make_train_state(
@@ -129,9 +129,9 @@ def test_recomputed_activations_give_the_same_gradients(name: str) -> None:
         batch = replace(batch, source=batch.tokens.flip(1) if name == "both" else None)
         torch.manual_seed(2)
         assert who.backward(batch) is not None
-        found.append(gradients(who))
-    assert found[0].keys() == found[1].keys()
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+        result.append(gradients(who))
+    assert result[0].keys() == result[1].keys()
+    assert all(torch.equal(result[0][name], result[1][name]) for name in result[0])
 
 
 def test_recomputed_activations_are_not_kept() -> None:

@@ -109,9 +109,9 @@ def test_merged_is_unmerged_and_back_to_the_bit() -> None:
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
     assert torch.equal(model(**inputs(model)), apart)
     plain = sl.build(model.config).eval()
-    found = merged_tensors(model, before)
-    assert found.keys() == dict(plain.named_parameters()).keys()
-    plain.load_state_dict(found, strict=False)
+    result = merged_tensors(model, before)
+    assert result.keys() == dict(plain.named_parameters()).keys()
+    plain.load_state_dict(result, strict=False)
     torch.testing.assert_close(plain(**inputs(model)), apart, atol=1e-5, rtol=1e-5)
 
 
@@ -154,7 +154,7 @@ def test_on_the_disk_as_hugging_face_names_it(name: str, matrices: Any, tmp_path
 def by_hand(theirs: Any, folder: Path, given: dict[str, torch.Tensor]) -> torch.Tensor:
     """PEFT's rule: every module whose name is, or ends in, a target; its own rank and α where a
     pattern names it."""
-    said = json.loads((folder / "adapter_config.json").read_text())
+    stated = json.loads((folder / "adapter_config.json").read_text())
     stored = {
         name: entry.read()
         for name, entry in open_safetensors(folder / "adapter_model.safetensors").items()
@@ -163,19 +163,21 @@ def by_hand(theirs: Any, folder: Path, given: dict[str, torch.Tensor]) -> torch.
         name
         for name, module in theirs.named_modules()
         if hasattr(module, "weight")
-        and any(name == target or name.endswith(f".{target}") for target in said["target_modules"])
+        and any(
+            name == target or name.endswith(f".{target}") for target in stated["target_modules"]
+        )
     ]
     assert len(stored) == 2 * len(named)
     for name in named:
         a, b = (stored[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
         rank, alpha = (
-            said["rank_pattern"].get(name, said["r"]),
-            said["alpha_pattern"].get(name, said["lora_alpha"]),
+            stated["rank_pattern"].get(name, stated["r"]),
+            stated["alpha_pattern"].get(name, stated["lora_alpha"]),
         )
         assert (a.shape[0], b.shape[1]) == (rank, rank)
         module = theirs.get_submodule(name)
         delta = alpha / rank * b @ a
-        module.weight.data += delta.T if said["fan_in_fan_out"] else delta
+        module.weight.data += delta.T if stated["fan_in_fan_out"] else delta
     both = (
         {"decoder_input_ids": given["tokens"], "input_ids": given["source"]}
         if "source" in given
@@ -189,9 +191,9 @@ def test_names_and_settings(tmp_path: Path) -> None:
     loaded = ours(reference("LlamaForCausalLM", MODELS["LlamaForCausalLM"]))
     add_adapters(loaded.transformer, rank=4)
     save_adapters(loaded.transformer, loaded.family, loaded.head, tmp_path, base="owner/model")
-    said = json.loads((tmp_path / "adapter_config.json").read_text())
+    stated = json.loads((tmp_path / "adapter_config.json").read_text())
     chosen = {
-        name: said[name]
+        name: stated[name]
         for name in (
             "peft_type",
             "task_type",
@@ -226,8 +228,8 @@ def test_a_new_head_is_saved_whole(tmp_path: Path) -> None:
         for parameter in model.output.parameters():
             parameter.add_(0.5)
     save_adapters(model, loaded.family, loaded.head, tmp_path)
-    said = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert said["modules_to_save"] == ["bert.pooler.dense", "classifier"]
+    stated = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert stated["modules_to_save"] == ["bert.pooler.dense", "classifier"]
     again = ours(theirs)
     load_adapters(again.transformer, again.family, again.head, tmp_path)
     torch.testing.assert_close(

@@ -22,9 +22,9 @@ def tokens(rows: int = 3, time: int = 9, seed: int = 0) -> torch.Tensor:
 
 def asked(seed: int = 1) -> torch.Tensor:
     """Targets, about a third of which nobody is asked for."""
-    found = tokens(seed=seed)
-    return found.masked_fill(
-        torch.rand(found.shape, generator=torch.Generator().manual_seed(2)) < 0.3, IGNORED
+    result = tokens(seed=seed)
+    return result.masked_fill(
+        torch.rand(result.shape, generator=torch.Generator().manual_seed(2)) < 0.3, IGNORED
     )
 
 
@@ -76,15 +76,15 @@ def test_chunks_change_nothing(
         model.requires_grad_(False)
         model.last_stack[0].attention.query.weight.requires_grad_()
     batch = Batch(tokens=tokens(), targets=asked(), count=1)
-    found = []
+    result = []
     for chunk in (1 << 22, 4 * VOCAB):
         monkeypatch.setattr(module, "CHUNK", chunk)
         model.zero_grad()
         minimised, nll = Objective(model, label_smoothing=0.1, z_loss=1e-3)(batch)
         (minimised * 0.5).backward()
         grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        found.append((minimised.item(), nll.item(), grads))
-    (whole, whole_nll, expected), (parts, parts_nll, slopes) = found
+        result.append((minimised.item(), nll.item(), grads))
+    (whole, whole_nll, expected), (parts, parts_nll, slopes) = result
     assert (parts, parts_nll) == pytest.approx((whole, whole_nll), rel=1e-6)
     assert expected.keys() == slopes.keys()
     assert len(expected) == 1 or not frozen

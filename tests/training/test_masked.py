@@ -133,15 +133,15 @@ def test_word_starts(tmp_path: Path) -> None:
     assert words is not None
     assert pieces is not None
     begins = word_starts(words, words.vocab_size + 2)
-    found = {
+    result = {
         piece: bool(begins[words.id_of(piece)]) for piece in ("cat", "##ing", "[MASK]", ".", "##a")
     }  # pyright: ignore[reportArgumentType, reportCallIssue]
-    assert found == {"cat": True, "##ing": False, "[MASK]": True, ".": True, "##a": False}
+    assert result == {"cat": True, "##ing": False, "[MASK]": True, ".": True, "##a": False}
     begins = word_starts(pieces, pieces.vocab_size)
-    found = {
+    result = {
         piece: bool(begins[pieces.id_of(piece)]) for piece in ("Ġcat", "cat", "he", ".", "<mask>")
     }  # pyright: ignore[reportArgumentType, reportCallIssue]
-    assert found == {"Ġcat": True, "cat": False, "he": False, ".": True, "<mask>": True}
+    assert result == {"Ġcat": True, "cat": False, "he": False, ".": True, "<mask>": True}
 
 
 def test_held_out_masking_does_not_depend_on_the_share() -> None:

@@ -58,12 +58,12 @@ def test_skip(tmp_path: Path, case: str) -> None:
     assert [event.step for event in events if isinstance(event, StepEvent) and event.skipped] == [4]
     by_hand = make_train_state(model(dropout=0.1), config())
     run_by_hand(by_hand, without={3})
-    found = {
+    result = {
         name.removeprefix("model "): tensor
         for name, tensor in weights(tmp_path / "run").items()
         if name.startswith("model ")
     }
-    assert same(found, {name: p.detach() for name, p in by_hand.transformer.named_parameters()})
+    assert same(result, {name: p.detach() for name, p in by_hand.transformer.named_parameters()})
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
@@ -98,12 +98,12 @@ def test_rewind(tmp_path: Path) -> None:
     assert "back to step 2, and the batches of steps 2 to 3 are skipped" in " ".join(notes(events))
     by_hand = make_train_state(model(dropout=0.1), config())
     run_by_hand(by_hand, without={2, 3})
-    found = {
+    result = {
         name.removeprefix("model "): tensor
         for name, tensor in weights(tmp_path / "run").items()
         if name.startswith("model ")
     }
-    assert same(found, {name: p.detach() for name, p in by_hand.transformer.named_parameters()})
+    assert same(result, {name: p.detach() for name, p in by_hand.transformer.named_parameters()})
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]

@@ -30,15 +30,15 @@ def named(transformer: torch.nn.Module) -> dict[str, str]:
 
 
 def test_groups_of_a_gpt() -> None:
-    found = named(sl.build(sl.gpt(**SIZE, tied=False)))
-    assert found["decoder.embedding.tokens.weight"] == "tables"
+    result = named(sl.build(sl.gpt(**SIZE, tied=False)))
+    assert result["decoder.embedding.tokens.weight"] == "tables"
     assert (
-        found["decoder.0.attention.query.weight"]
-        == found["decoder.1.feed_forward.up.weight"]
+        result["decoder.0.attention.query.weight"]
+        == result["decoder.1.feed_forward.up.weight"]
         == "hidden"
     )
-    assert found["decoder.0.attention.query.bias"] == found["decoder.norm.weight"] == "vectors"
-    assert found["output.vocabulary.weight"] == "head"
+    assert result["decoder.0.attention.query.bias"] == result["decoder.norm.weight"] == "vectors"
+    assert result["output.vocabulary.weight"] == "head"
 
 
 @pytest.mark.parametrize("name", [*positions(), *blocks(), *encoders()])
@@ -46,14 +46,14 @@ def test_each_parameter_is_in_one_group_by_its_kind(name: str) -> None:
     """Hidden ones are the weights of linear layers in blocks, and nothing else: no table, no scale
     of any shape."""
     transformer = sl.build((positions() | blocks() | encoders())[name])
-    found = named(transformer)
-    assert set(found) == {name for name, p in transformer.named_parameters() if p.requires_grad}
+    result = named(transformer)
+    assert set(result) == {name for name, p in transformer.named_parameters() if p.requires_grad}
     linear = {
         f"{path}.weight"
         for path, part in transformer.named_modules()
         if isinstance(part, torch.nn.Linear)
     }
-    assert {name for name, kind in found.items() if kind == "hidden"} == {
+    assert {name for name, kind in result.items() if kind == "hidden"} == {
         name for name in linear if not name.startswith("output.")
     }
     assert all(
@@ -65,9 +65,9 @@ def test_each_parameter_is_in_one_group_by_its_kind(name: str) -> None:
 def test_a_tied_head_is_a_table_and_frozen_weights_are_nowhere() -> None:
     transformer = model()
     transformer.last_stack[0].attention.query.weight.requires_grad_(False)
-    found = named(transformer)
-    assert "head" not in found.values()
-    assert "decoder.0.attention.query.weight" not in found
+    result = named(transformer)
+    assert "head" not in result.values()
+    assert "decoder.0.attention.query.weight" not in result
 
 
 def test_groups_can_be_printed() -> None:
@@ -156,16 +156,16 @@ def test_orthogonal_directions() -> None:
     """Singular values near 1, the singular vectors of what was given."""
     torch.manual_seed(0)
     x = torch.randn(3, 16, 24)
-    found = orthogonalize(x, 5)
-    sizes = torch.linalg.svdvals(found)
+    result = orthogonalize(x, 5)
+    sizes = torch.linalg.svdvals(result)
     assert float(sizes.min()) > 0.5
     assert float(sizes.max()) < 1.3
     u, _, v = torch.linalg.svd(x, full_matrices=False)
     assert (
         float(
             (
-                u.mT @ found @ v.mT
-                - torch.diag_embed(torch.diagonal(u.mT @ found @ v.mT, dim1=-2, dim2=-1))
+                u.mT @ result @ v.mT
+                - torch.diag_embed(torch.diagonal(u.mT @ result @ v.mT, dim1=-2, dim2=-1))
             )
             .abs()
             .max()

@@ -62,11 +62,12 @@ def test_two_write_and_one_two_or_three_read(tmp_path: Path, optimizer: Any) -> 
     assert any(name.startswith("optimizer/") for name in before)
     assert same(loaded(SINGLE_PROCESS, tmp_path / "a", optimizer), before)
     assert all(
-        same(found, before) for found in together(loaded, tmp_path / "a", optimizer, strategy="ddp")
+        same(result, before)
+        for result in together(loaded, tmp_path / "a", optimizer, strategy="ddp")
     )
     assert all(
-        same(found, before)
-        for found in together(loaded, tmp_path / "a", optimizer, strategy="fsdp", world=3)
+        same(result, before)
+        for result in together(loaded, tmp_path / "a", optimizer, strategy="fsdp", world=3)
     )
 
 

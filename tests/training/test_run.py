@@ -43,40 +43,40 @@ def test_a_run_leaves_what_it_says(tmp_path: Path) -> None:
     assert [event.step for event in events if isinstance(event, Evaluated)] == [3, 6]
     steps = [("step", n) for n in range(1, 7)]
     assert lines(tmp_path) == [*steps[:3], ("validation", 3), *steps[3:], ("validation", 6)]
-    said = json.loads((tmp_path / "run.json").read_text())
-    assert said["training"]["optimizer"] == {
+    output = json.loads((tmp_path / "run.json").read_text())
+    assert output["training"]["optimizer"] == {
         "type": "AdamW",
         "lr": 0.01,
         "betas": [0.9, 0.99],
         "eps": 1e-8,
         "weight_decay": 0.1,
     }
-    assert "save_every" not in said["training"]
+    assert "save_every" not in output["training"]
     handed, last = sl.load(tmp_path / "model").transformer, weights(tmp_path)
     assert all(torch.equal(p, last[f"model {name}"]) for name, p in handed.named_parameters())
 
 
 def test_started_is_called_once_before_the_first_event_and_the_first_stop(tmp_path: Path) -> None:
     def calls(**how: Any) -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
         for _ in train(
             job(),
             tmp_path,
-            started=lambda transformer: told.append(f"start {type(transformer).__name__}"),
-            stop=lambda: bool(told.append("stop")),
+            started=lambda transformer: reported.append(f"start {type(transformer).__name__}"),
+            stop=lambda: bool(reported.append("stop")),
             **how,
         ):
-            told.append("event")  # noqa: PERF401
-        return told
+            reported.append("event")  # noqa: PERF401
+        return reported
 
-    for told in (calls(), calls()):  # a new run, and the same again
-        assert told[0] == "start Transformer"
-        assert told.count("start Transformer") == 1
+    for reported in (calls(), calls()):  # a new run, and the same again
+        assert reported[0] == "start Transformer"
+        assert reported.count("start Transformer") == 1
     assert calls(overwrite=True).count("stop") >= 6
-    told: list[object] = []
+    reported: list[object] = []
     with pytest.raises(InputError, match="holds a run already"):
-        list(train(job(), tmp_path, resume="never", started=told.append))
-    assert not told
+        list(train(job(), tmp_path, resume="never", started=reported.append))
+    assert not reported
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_training_goes_on_without_metrics_that_are_no_file(
 ) -> None:
     folder = shutil.copytree(sound, tmp_path / "run")
     replace(folder / "metrics.jsonl")
-    said = notes(train_all(job(steps=6, save_every=2), folder, accept=frozenset({"settings"})))
-    assert sum("training continues without it" in note for note in said) == 1
+    output = notes(train_all(job(steps=6, save_every=2), folder, accept=frozenset({"settings"})))
+    assert sum("training continues without it" in note for note in output) == 1
     assert (folder / "checkpoints" / "step-00000006").is_dir()
 
 

@@ -36,8 +36,8 @@ def test_what_is_restored_is_what_was_saved(tmp_path: Path, optimizer: AdamW | M
     before.skip, before.seconds = {1, 2}, 12.5
     path = save(before, tmp_path)
     after = learner(0, optimizer=optimizer, ema=0.9)
-    said = state.restore_checkpoint(after, path)
-    assert (said.step, after.step, after.skip, after.seconds) == (3, 3, {1, 2}, 12.5)
+    output = state.restore_checkpoint(after, path)
+    assert (output.step, after.step, after.skip, after.seconds) == (3, 3, {1, 2}, 12.5)
     assert all(
         same(a, b)
         for a, b in zip(
@@ -58,9 +58,9 @@ def test_there_is_no_pickle(tmp_path: Path) -> None:
         "model.safetensors",
         "optimizer.safetensors",
     ]
-    said = json.loads((path / "manifest.json").read_text())
-    assert said["versions"]["torch"] == torch.__version__
-    assert said["run"] == {"recipe": "test"}
+    output = json.loads((path / "manifest.json").read_text())
+    assert output["versions"]["torch"] == torch.__version__
+    assert output["run"] == {"recipe": "test"}
 
 
 def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path) -> None:

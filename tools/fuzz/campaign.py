@@ -19,11 +19,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sightline.terminal.console import Console
 from tools.fuzz.formats import FORMATS
 from tools.fuzz.mutations import mutate
 from tools.fuzz.outcome import SOUND, DifferenceError, Kind, RefusedError
 
 SECONDS = 60.0  # per case, on a busy machine
+EXIT_SECONDS = 5.0
+POLL_SECONDS = 0.2  # of the progress bar
 MEGABYTES = 512  # by which a worker may grow in one case
 LONGEST_LINE = 2000
 
@@ -153,7 +158,9 @@ class Worker:
             return "crash", signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def stop(self) -> None:
+        """Let the process end by itself; kill it if it does not."""
         self.connection.close()
+        self.process.join(EXIT_SECONDS)
         self.process.kill()
         self.process.join()
 
@@ -179,8 +186,17 @@ class Campaign:
         threads = [threading.Thread(target=self.work) for _ in range(workers)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        columns = (
+            BarColumn(),
+            TextColumn("{task.completed:,} cases · {task.description}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=self.cases)
+            while any(thread.is_alive() for thread in threads):
+                description = f"{len(self.findings)} findings"
+                bar.update(task, completed=self.next, description=description)
+                time.sleep(POLL_SECONDS)
 
     def take(self) -> Case | None:
         """The next case: the formats alternate."""

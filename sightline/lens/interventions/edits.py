@@ -106,8 +106,8 @@ def replace(
         )
 
     def change(mixed: Tensor) -> Tensor:
-        wanted = mixed.shape[-2:] if tensor.dim() == 2 else mixed.shape[-1:]
-        check_shape(tensor.shape == wanted, tensor, wanted, "the head's output")
+        expected = mixed.shape[-2:] if tensor.dim() == 2 else mixed.shape[-1:]
+        check_shape(tensor.shape == expected, tensor, expected, "the head's output")
         return tensor.to(mixed).expand_as(mixed)
 
     return Edits({heads_place(stack, layer, cross=cross): edit_head(head, change)})
@@ -236,8 +236,8 @@ def steer(
         )
 
     def edit(stream: Tensor) -> Tensor:
-        wanted = stream.shape[-2:] if vector.dim() == 2 else stream.shape[-1:]
-        check_shape(vector.shape == wanted, vector, wanted, "the residual stream")
+        expected = stream.shape[-2:] if vector.dim() == 2 else stream.shape[-1:]
+        check_shape(vector.shape == expected, vector, expected, "the residual stream")
         added = (scale * vector).to(stream).expand_as(stream)
         rows = position_indices(positions, stream)
         stream = stream.clone()

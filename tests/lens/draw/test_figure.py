@@ -99,10 +99,10 @@ def test_letters_without_a_font_are_said_once_in_one_line(
         warnings.simplefilter("error")
         write_figure(view, tmp_path / "a.png")
         write_figure(view, tmp_path / "b.png")
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert re.fullmatch(
         r"note: no installed font has \S+: boxes are drawn instead\. Fix: install Noto Sans CJK JP \(fonts-noto-cjk\)\n",
-        said,
+        output,
     )
 
 

@@ -84,7 +84,7 @@ def test_a_browser_draws_every_view_of_several_traces(view: str, tmp_path: Path)
     document = opened(page, f"{view},l1,h3,t4;{view},a1,l0,h2,t2", tmp_path)
     ready = re.findall(r'data-trace="(trace-\d)" data-ready="([^"]*)"', document)
     assert [name for name, _ in ready] == ["trace-2", "trace-5"]
-    assert all(view in said for _, said in ready)
+    assert all(view in output for _, output in ready)
     assert document.count("onerror=alert(1)&gt;") + document.count("onerror=alert(1)>") > 0, (
         "the text is there as text"
     )

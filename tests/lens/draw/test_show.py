@@ -64,43 +64,43 @@ def test_a_saved_trace_is_the_trace(tmp_path: Path) -> None:
 def test_json_has_tokens_and_weights(tmp_path: Path) -> None:
     _, trace = traced("decoder")
     trace.show(layer=1, head=2, file=tmp_path / "x.json")
-    found = json.loads((tmp_path / "x.json").read_text())
-    assert (found["model"], found["view"], found["layer"], found["head"]) == (
+    result = json.loads((tmp_path / "x.json").read_text())
+    assert (result["model"], result["view"], result["layer"], result["head"]) == (
         "decoder",
         "map",
         1,
         2,
     )
-    assert found["tokens"] == [token.text for token in trace.tokens]
-    weights = np.array(found["weights"], dtype=float)
+    assert result["tokens"] == [token.text for token in trace.tokens]
+    weights = np.array(result["weights"], dtype=float)
     np.testing.assert_allclose(np.nan_to_num(weights), trace.weights(1, 2).numpy(), atol=1e-6)
-    assert found["weights"][0][1] is None  # not 0: it may not look there
+    assert result["weights"][0][1] is None  # not 0: it may not look there
 
 
 def test_json_of_the_other_views() -> None:
     model, trace = traced("both")
-    found = {kind: view_json(trace, view_of(trace, kind, subject=model)) for kind in VIEWS}
-    json.dumps(found, allow_nan=False)
-    assert np.shape(found["heads"]["weights"]) == (2, 4, 9, 9)
-    assert np.shape(found["geometry"]["query_length"]) == (9,)
-    assert np.shape(found["sphere"]["key_point"]) == (9, 3)
+    result = {kind: view_json(trace, view_of(trace, kind, subject=model)) for kind in VIEWS}
+    json.dumps(result, allow_nan=False)
+    assert np.shape(result["heads"]["weights"]) == (2, 4, 9, 9)
+    assert np.shape(result["geometry"]["query_length"]) == (9,)
+    assert np.shape(result["sphere"]["key_point"]) == (9, 3)
     assert (
-        np.shape(found["logit-lens"]["words"])
-        == np.shape(found["logit-lens"]["probability"])
+        np.shape(result["logit-lens"]["words"])
+        == np.shape(result["logit-lens"]["probability"])
         == (3, 9)
     )
-    assert np.shape(found["alignment"]["weights"]) == (9, 7)
+    assert np.shape(result["alignment"]["weights"]) == (9, 7)
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, trace = traced("decoder")
-    for name, said in (
+    for name, message in (
         ("x.gif", "ends in '.gif'"),
         ("x", "has no suffix"),
         ("nowhere/x.json", "cannot be written"),
         ("nowhere/x.html", "cannot be"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             trace.show(file=tmp_path / name)
     with pytest.raises(InputError, match="did you mean 'lines'"):
         trace.show("line", file=tmp_path / "x.html")

@@ -191,11 +191,11 @@ def test_the_head_with_most_to_show_is_the_planted_one() -> None:
         key[0, 2, seen, 1 + row % 5] = 1
     planted = replace(look, query=query, key=key)
     plain = replace(trace.look(0), query=0 * trace.look(0).query)
-    found = replace(trace, looks={look.site: planted, plain.site: plain})
-    assert most_structured(found) == (1, 2)
-    assert view_of(found, "lines").about["head"] == 2
-    assert most_structured(found, head=0)[1] == 0
-    assert most_structured(found, layer=0)[0] == 0
+    result = replace(trace, looks={look.site: planted, plain.site: plain})
+    assert most_structured(result) == (1, 2)
+    assert view_of(result, "lines").about["head"] == 2
+    assert most_structured(result, head=0)[1] == 0
+    assert most_structured(result, layer=0)[0] == 0
 
 
 def test_sinks_and_diagonals_have_no_structure() -> None:
@@ -214,7 +214,7 @@ def test_sinks_and_diagonals_have_no_structure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"kind": "mapp"}, "did you mean 'map'"),
         ({"layer": 7}, "layer 7; expected 0 to 1"),
@@ -227,11 +227,11 @@ def test_sinks_and_diagonals_have_no_structure() -> None:
         ({"stack": "encoder"}, "a stack named 'encoder'"),
     ],
 )
-def test_what_is_not_there_is_refused(options: dict[str, object], said: str) -> None:
+def test_what_is_not_there_is_refused(options: dict[str, object], message: str) -> None:
     _, trace = traced("decoder")
     with pytest.raises(InputError) as error:
         view_of(trace, **options)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

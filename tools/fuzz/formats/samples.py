@@ -125,6 +125,7 @@ def save_model(name: str, options: dict[str, Any], place: Path) -> None:
     """A transformers model with seeded weights."""
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     kind = getattr(transformers, name)
     kind(kind.config_class(**options)).eval().save_pretrained(place)
