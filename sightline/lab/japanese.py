@@ -88,9 +88,10 @@ PHRASES = {
         "同じトークンの繰り返しのスコア：距離だけで決まるなら斜めの縞になる"
     ),
     # norm-placement
-    "share of failed runs, Post-LN − Pre-LN: {}": "失敗した学習の割合、Post-LN − Pre-LN：{}",
-    "{} − {} layers: {}": "{}層 − {}層：{}",
-    "without − with: {}": "なし − あり：{}",
+    "failed runs: {} of {}": "失敗した学習：{1}回中{0}回",
+    "share {}": "割合 {}",
+    "{} against {}": "{} と {}",
+    "lower in {} of {} seeds": "シード{1}個中{0}個で低い",
     "sandwich": "サンドイッチ",
     "largest relative difference: root {}, std + ε {}, unbiased {}": (
         "相対差の最大値：√(分散 + ε) {}、std + ε {}、不偏分散 {}"
@@ -98,8 +99,10 @@ PHRASES = {
     "layers of the model": "モデルの層数",
     "At initialisation, {} layers": "初期状態、{}層",
     "Gradient of the last layer": "最終層の勾配",
-    "Failed runs": "失敗した学習",
-    "{} layers, warm-up": "{}層、ウォームアップ",
+    "Highest learning rate that trains: number of seeds": "学習できる最大の学習率：シード数",
+    "none trains": "学習できず",
+    "{}, {} layers": "{}、{}層",
+    "{}, {} layers, warm-up": "{}、{}層、ウォームアップ",
     "|∂loss/∂W|": "|∂損失/∂W|",
     # feed-forward
     "{} wide before the third, {} after": "三つ目の行列の前の幅 {}、後の幅 {}",
