@@ -123,7 +123,7 @@ PHRASES = {
     "{} wide before the third, {} after": "三つ目の行列の前の幅 {}、後の幅 {}",
     "{} at {}": "{}（学習率 {}）",
     "training loss, nats per character": "訓練損失（ナット／文字）",
-    "Training, each at its best rate": "学習（それぞれ最良の学習率）",
+    "Training, each at its tuned rate": "学習（それぞれ調整した学習率）",
     "held-out loss, nats per character (left: the first is better)": (
         "検証損失（ナット／文字、左ほど前者が良い）"
     ),
@@ -143,7 +143,8 @@ PHRASES = {
     "LSTM, forget bias 1": "LSTM（忘却バイアス1）",
     "of {} positions known": "{}個の位置のうち区別できる数",
     "{} of {} runs": "{1}回中{0}回",
-    "with forget bias 1 {}": "忘却バイアス1では {}",
+    "forget bias 1 {}": "忘却バイアス1 {}",
+    "ahead in {} of {} seeds": "{1}シード中{0}シードで上回る",
     "the logits change by {}, accuracy {}": "ロジットの変化 {}、正解率 {}",
     "the logits change by {}": "ロジットの変化 {}",
     "attention / LSTM: {} times": "注意機構 / LSTM：{} 倍",
@@ -199,7 +200,7 @@ PHRASES = {
     "origin of the lengths": "長さの原点",
     "without differences in length": "長さの違いをなくす",
     "without differences in direction": "方向の違いをなくす",
-    "loss above the intact model's, nats per token": "元のモデルとの損失の差（ナット／トークン）",
+    "additional loss, nats per token": "損失の増分（ナット／トークン）",
     "share of direction": "方向の割合",
     "share in the scores": "スコアの分散での割合",
     "length of the keys": "キーの長さ",
