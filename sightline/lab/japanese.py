@@ -170,14 +170,37 @@ PHRASES = {
     "Memory of the cache": "キャッシュのメモリ",
     # heads-look-at
     "layer {}, head {}": "第{}層 ヘッド{}",
-    "{} of {} (chance {}, best offset {}, p {})": (
-        "{1}組中{0}（チャンスレベル {2}、最良の固定距離 {3}、p {4}）"
+    "{} of {}, {} (chance {}, best offset {}, best position {})": (
+        "{1}組中{0}、{2}（チャンスレベル {3}、最良の固定距離 {4}、最良の固定位置 {5}）"
     ),
+    "{} of {}, {} (chance {}, best offset {}, best position {}, nearest noun {}; {} of its {}"
+    " errors right)": (
+        "{1}組中{0}、{2}（チャンスレベル {3}、最良の固定距離 {4}、最良の固定位置 {5}、"
+        "最も近い名詞 {6}、そちらの誤り{8}組のうち{7}組は正解）"
+    ),
+    "{} of {} pairs, {}": "{1}組中{0}、{2}",
+    "{} of {} pairs; {} of {} heads resolve both classical pairs": (
+        "{1}組中{0}。有名な2組の両方を解くヘッドは{3}個中{2}個"
+    ),
+    "{} roles": "役割 {} 種類",
     "{} previous, {} next": "直前 {}個、直後 {}個",
     "one head": "各ヘッド",
-    "best head": "最良のヘッド",
     "best offset": "最良の固定距離",
+    "best position": "最良の固定位置",
+    "nearest noun": "最も近い名詞",
+    "chosen on other sentences, 95%": "別の文で選んだヘッド、95%区間",
     "hit rate of a head": "ヘッドの正解率",
+    "log w(first) / w(second), adjective of the second noun": (
+        "log w(第1の名詞) / w(第2の名詞)、第2の名詞の形容詞"
+    ),
+    "the same, adjective of the first noun": "同じ量、第1の名詞の形容詞",
+    "From “it”: {} of {} above the line": "“it” から：{1}組中{0}組が線より上",
+    "predicate adjective → subject": "述語の形容詞 → 主語",
+    "noun → determiner": "名詞 → 冠詞",
+    "noun → preposition": "名詞 → 前置詞",
+    "verb → place": "動詞 → 場所",
+    "place → verb": "場所 → 動詞",
+    "word → synonym": "単語 → 同義語",
     "pronoun → referent": "代名詞 → 指示対象",
     "verb → subject": "動詞 → 主語",
     "adjective → noun": "形容詞 → 名詞",

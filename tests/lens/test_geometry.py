@@ -86,9 +86,9 @@ def test_in_cosine_attention_all_is_direction(name: str) -> None:
             assert found.shares.norms_equalised == pytest.approx(0, abs=1e-9)
             assert found.shares.attention_length == pytest.approx(0, abs=1e-5)
             assert geometry_by_layer(trace)[layer].shares.length == pytest.approx(0, abs=1e-5)
-            assert (
-                found.line()
-                == f"In layer {layer}, head {head}, direction explains 100% of the score variance, length 0%."
+            assert found.line().startswith(
+                f"In layer {layer}, head {head}, lengths from zero: direction explains 100% of"
+                " the score variance, length 0%; from the mean key: "
             )
 
 
@@ -268,3 +268,46 @@ def test_bad_places_list_the_valid_ones() -> None:
         trace.geometry(2, 0)
     with pytest.raises(sl.InputError, match="has no cross-attention"):
         trace.geometry(0, 0, cross=True)
+
+
+# ---------------------------------------------------------------------------- origin and first token
+
+
+def test_the_origin_is_a_choice() -> None:
+    trace = traced(ALL["rotary"])
+    usual, zero = trace.geometry(1, 2), trace.geometry(1, 2, origin="zero")
+    assert usual.origin == "mean"
+    assert usual.shares == trace.geometry(1, 2, origin="mean").shares == zero.centred.shares
+    assert zero.shares == zero.raw.shares != usual.shares
+    assert "lengths from zero: " in zero.line()
+    assert "; from the mean key: " in zero.line()
+    assert "lengths from the mean key: " in usual.line()
+    assert repr(zero).endswith("from zero, 11 queries × 11 keys>")
+    by_layer = geometry_by_layer(trace, origin="zero")[1]
+    assert by_layer.shares == by_layer.raw
+    with pytest.raises(sl.InputError, match=r"origin='middle'; expected mean or zero"):
+        trace.geometry(1, 2, origin="middle")  # pyright: ignore[reportArgumentType]
+
+
+def test_on_a_sphere_the_mean_can_be_chosen_too() -> None:
+    trace = traced(ALL["cosine"])
+    assert trace.geometry(1, 0).origin == "zero"
+    assert abs(trace.geometry(1, 0, origin="mean").length) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["rotary", "grouped", "bert", "sinks", "soft-cap"])
+def test_without_the_first_token_is_as_if_it_were_masked(name: str) -> None:
+    """A model of the remaining keys: the same keys, of which the first is cut off."""
+    trace = traced(ALL[name])
+    look = trace.look(1)
+    found = trace.geometry(1, 1, sink=False)
+    assert not bool(found.allowed[:, 0].any())
+    assert "without the first token" in found.line()
+    key = look.keys[0, 1, 1:].double()
+    for row in range(3, look.queries):
+        seen = found.allowed[row, 1:]
+        lengths = (key[seen] - key[seen].mean(0)).norm(dim=-1)
+        torch.testing.assert_close(
+            found.centred.key_length[row, 1:][seen], lengths.float(), atol=1e-5, rtol=1e-4
+        )
+    assert found.shares != trace.geometry(1, 1).shares
