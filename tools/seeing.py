@@ -118,7 +118,7 @@ def relations(model: Model) -> str:
         lines.append(
             f"| {relation.title} | layer {best.layer}, head {best.head} |"
             f" {mark}{best.rate:.0%}{mark} | {relation.chance:.0%} | {relation.offset_rate:.0%} |"
-            f" {max(best.p_chance, best.p_offset):.1g} |"
+            f" {best.p:.1g} |"
         )
     return "\n".join(lines)
 
