@@ -246,6 +246,8 @@ PHRASES = {
     "distance to real text, BERT's better method − GPT: {}": (
         "実際の文との差、BERT の良い方 − GPT：{}"
     ),
+    "GPT by search − BERT {}": "探索する GPT − BERT {}",
+    "above the majority class": "最頻クラスとの差",
     "accuracy of the word's length": "語の長さの正解率",
     "masked": "マスク",
     "next": "次の文字",
@@ -318,7 +320,7 @@ PHRASES = {
     "exact − p^8: {}": "完全一致 − p^8：{}",
     "Per digit": "桁ごと",
     "All {} digits": "全{}桁",
-    "All sizes and times": "全ての大きさと時点",
+    "All seeds and times": "全てのシードと時点",
     "Scored on fewer digits": "採点する桁を減らした場合",
     "first digit": "最初の1桁",
     "first {} digits": "最初の{}桁",
