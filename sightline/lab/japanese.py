@@ -56,6 +56,23 @@ PHRASES = {
     "each line: start to end of training": "各線：学習の開始から終了まで",
     "from {} to {}": "{} から {}",
     "raw / scaled": "スケーリングなし / あり",
+    "d_k = {}: {}": "d_k = {}：{}",
+    "largest weight {}, after training raw − scaled {}": (
+        "最大の重み {}、学習後のスケーリングなし − あり {}"
+    ),
+    "unscaled: {}": "スケーリングなし：{}",
+    "scaled: {}": "スケーリングあり：{}",
+    "from the scaled start: {}": "スケーリングありの初期状態から：{}",
+    "from the saturated start: {}": "飽和した初期状態から：{}",
+    "variance / d_k": "分散 / d_k",
+    "|∂a/∂s|, raw / scaled": "|∂a/∂s|、スケーリングなし / あり",
+    "gradient at q, raw / scaled": "q での勾配、スケーリングなし / あり",
+    "mean": "平均",
+    "median": "中央値",
+    "largest weight: start (above) and end of training": "最大の重み：学習の開始（上）と終了",
+    "held-out loss, nats (each at its tuned rate)": "検証損失（ナット、それぞれ調整した学習率）",
+    "q·k, start of the scaled": "q·k（スケーリングありの初期状態）",
+    "q·k / √d_k, start of q·k": "q·k / √d_k（q·k の初期状態）",
     "raw − scaled": "スケーリングなし − あり",
     "with d_k = {}: {}": "d_k = {} では {}",
     # single-vs-multi-head
@@ -119,6 +136,16 @@ PHRASES = {
     "{}, {} layers": "{}、{}層",
     "{}, {} layers, warm-up": "{}、{}層、ウォームアップ",
     "|∂loss/∂W|": "|∂損失/∂W|",
+    # post-ln-ends-better
+    "Post-LN − Pre-LN: {}": "Post-LN − Pre-LN：{}",
+    "{}, {} layers: {} of {}": "{0}、{1}層：{3}回中{2}回",
+    "{}, {} layer: {} of {}": "{0}、{1}層：{3}回中{2}回",
+    "Tuning, on pilot seeds": "学習率の調整（試行用シード）",
+    "held-out loss, nats per character": "検証損失（ナット／文字）",
+    "Post-LN − Pre-LN, nats per character (left: Post-LN is better)": (
+        "Post-LN − Pre-LN（ナット／文字、左ほど Post-LN が良い）"
+    ),
+    "{}, {} layer": "{}、{}層",
     # feed-forward
     "{} wide before the third, {} after": "三つ目の行列の前の幅 {}、後の幅 {}",
     "{} at {}": "{}（学習率 {}）",
@@ -156,6 +183,25 @@ PHRASES = {
     "peak MiB": "最大 MiB",
     "ms of CPU time": "CPU 時間（ms）",
     "tokens, N": "トークン数 N",
+    # recall
+    "parameters: {}": "パラメータ数：{}",
+    "softmax attention": "softmax 注意",
+    "window of {}": "窓{}の注意",
+    "linear, elu + 1, 1 head": "線形 elu + 1、1ヘッド",
+    "linear, elu + 1, 4 heads": "線形 elu + 1、4ヘッド",
+    "linear, Taylor, 4 heads": "線形 Taylor、4ヘッド",
+    "linear, Taylor, 8 heads": "線形 Taylor、8ヘッド",
+    "LSTM, 5 times the parameters": "LSTM（パラメータ5倍）",
+    "best offset {}": "最良の固定距離 {}",
+    "fall:": "低下：",
+    "state {} to {}: {}": "状態 {} → {}：{}",
+    "inside {}, outside {}": "窓の中 {}、窓の外 {}",
+    "pairs in the context": "文脈中の組の数",
+    "one of the values shown": "示された値のどれか",
+    "Recall by content": "内容による想起",
+    "Recall by size of the state": "状態の大きさと想起",
+    "numbers in the state after {} tokens": "{}トークン後の状態の数",
+    "accuracy with {} pairs": "{}組での正解率",
     # kv-cache
     "{} faster at {}": "{} 高速（位置 {}）",
     "{} key heads": "KVヘッド{}個",
@@ -235,6 +281,35 @@ PHRASES = {
     "Each at its tuned rate": "それぞれ調整した学習率",
     "Pilots": "試行",
     "Cost of equal key lengths": "キーの長さを揃えたときの増分",
+    # attention-sinks
+    "first {}, the largest other {}; {} of {} heads give it more than half": (
+        "先頭 {}、他の最大 {}。{3}ヘッド中{2}が半分超を置く"
+    ),
+    "as the first {}, inside {}": "先頭で {}、文中で {}",
+    "as it is {}, with the others' direction {}": "そのまま {}、他の方向にすると {}",
+    "|k| of the first / of the others {}; weight with the others' length {}": (
+        "|k|：先頭 / 他 {}。他の長さにしたときの重み {}"
+    ),
+    "|v| of the first / of the others {}": "|v|：先頭 / 他 {}",
+    "{} of {} heads give the first token more than half": (
+        "{1}ヘッド中{0}が先頭のトークンに半分超を置く"
+    ),
+    "first token: cut": "先頭：切る",
+    "first token: silenced": "先頭：寄与をゼロに",
+    "first token: removed": "先頭：取り除く",
+    "other token: cut": "他のトークン：切る",
+    "other token: silenced": "他のトークン：寄与をゼロに",
+    "weight on the first": "先頭への重み",
+    "weight on the first token": "先頭のトークンへの重み",
+    "Cost of each cut": "それぞれの損失の増分",
+    "as it is": "そのまま",
+    "with the others' length": "他の長さにする",
+    "with the others' direction": "他の方向にする",
+    "direction makes the sink": "シンクを作るのは方向",
+    "its key and value are short": "キーとバリューは短い",
+    "length of the first / of the others": "先頭の長さ / 他の長さ",
+    "head": "ヘッド",
+    "value": "バリュー",
     # fixed-vs-learned-kernels
     "error / error of the mean": "誤差 / 平均の誤差",
     "A kernel smoother is attention": "カーネル平滑化は注意機構",
