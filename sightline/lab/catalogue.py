@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sightline.lab.experiment import Experiment
 from sightline.lab.experiments import (
+    attention_sinks,
     emergence,
     feed_forward,
     geometry,
@@ -15,6 +16,9 @@ from sightline.lab.experiments import (
     kv_cache,
     norm_placement,
     positions,
+    post_ln_ends_better,
+    pruning_heads,
+    recall,
     scaling_laws,
     single_vs_multi_head,
     softmax_saturation,
@@ -30,11 +34,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         single_vs_multi_head,
         positions,
         norm_placement,
+        post_ln_ends_better,
         feed_forward,
         why_attention,
+        recall,
         kv_cache,
         heads_look_at,
+        pruning_heads,
         geometry,
+        attention_sinks,
         gpt_vs_bert,
         icl_gradient_descent,
         induction_heads,

@@ -73,21 +73,25 @@ def placement_config(form: Form, depth: int, width: int, vocabulary: int) -> Mod
 def glorot_model(form: Form, depth: int, width: int, vocabulary: int, seed: int) -> Transformer:
     """Glorot initialisation as in 2017 at every depth; depth-scaled initialisation would hide the
     effect. nGPT keeps its own."""
-    import torch
-    from torch import nn
-
     from sightline.lab.learning import build_seeded
 
     model = build_seeded(placement_config(form, depth, width, vocabulary), seed)
     if form != "sphere":
-        with torch.no_grad():
-            for part in model.modules():
-                if isinstance(part, nn.Linear):
-                    nn.init.xavier_normal_(part.weight)
-            for name, weight in model.named_parameters():
-                if weight.shape == (vocabulary, width):
-                    nn.init.normal_(weight, std=1.0 if "embedding" in name else width**-0.5)
+        init_glorot(model, vocabulary, width)
     return model
+
+
+def init_glorot(model: Transformer, vocabulary: int, width: int) -> None:
+    import torch
+    from torch import nn
+
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.xavier_normal_(part.weight)
+        for name, weight in model.named_parameters():
+            if weight.shape == (vocabulary, width):
+                nn.init.normal_(weight, std=1.0 if "embedding" in name else width**-0.5)
 
 
 @lru_cache(maxsize=16)
