@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Generator, Tensor
-
-from sightline.core.model import Transformer
 from sightline.lab.measures.curves import first_crossing, rise_width
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from sightline.core.model import Transformer
 
 DIGITS = 8
 LENGTHS = (1, 2, 4, 8)
@@ -22,9 +22,11 @@ VISIBLE = 0.05  # exact answers that a plot begins to show; also, 5 points are a
 def random_sums(count: int, base: int, random: Generator) -> tuple[Tensor, Tensor]:
     """Columns of two digits as tokens a · base + b, the lowest column first, and the digits of the
     sum; the last carry is dropped."""
+    import torch
+
     a, b = torch.randint(base, (2, count, DIGITS), generator=random)
     carry = torch.zeros(count, dtype=torch.long)
-    digits = list[Tensor]()
+    digits: list[Tensor] = []
     for column in range(DIGITS):
         total = a[:, column] + b[:, column] + carry
         digits.append(total % base)
@@ -35,6 +37,8 @@ def random_sums(count: int, base: int, random: Generator) -> tuple[Tensor, Tenso
 def scores_of_model(
     model: Transformer, tokens: Tensor, digits: Tensor, base: int
 ) -> dict[str, Any]:
+    import torch
+
     with torch.no_grad():
         return answer_scores(model(tokens)[..., :base], digits)
 
@@ -55,6 +59,8 @@ def answer_scores(logits: Tensor, digits: Tensor) -> dict[str, Any]:
 
 def error_correlation(right: Tensor) -> float:
     """The mean covariance of two columns over their mean variance: 0 for independent errors."""
+    import torch
+
     covariance = torch.cov(right.double().T)
     variance = float(covariance.diagonal().sum())
     between = float(covariance.sum()) - variance
@@ -112,6 +118,8 @@ def sharpness(course: Course) -> float:
 
 def progress_at_first_exact(course: Course) -> float:
     """Rescaled log-likelihood when 5% of the answers are exact."""
+    import numpy as np
+
     first = first_crossing(course.time, course.matches(DIGITS), VISIBLE)
     return float(np.clip(np.interp(first, course.time, likelihood_progress(course)), 0.0, 1.0))
 
