@@ -58,7 +58,7 @@ SEEDS: dict[Tier, int] = {"quick": 2, "default": 6, "full": 8}
 PILOTS = {"quick": 1, "default": 2, "full": 2}
 RATES = {
     "quick": (3e-3, 1e-2, 3e-2),
-    "default": (1e-3, 3e-3, 9e-3, 2.7e-2),
+    "default": (3e-4, 1e-3, 3e-3, 9e-3, 2.7e-2),
     "full": (3e-4, 1e-3, 3e-3, 9e-3),
 }
 WIDTH_8_AT_1 = (0.841, 0.540, 0.100, 0.995, 0.010, 1.000, 0.001, 1.000)
