@@ -188,10 +188,8 @@ PHRASES = {
     "parameters: {}": "パラメータ数：{}",
     "softmax attention": "softmax 注意",
     "window of {}": "窓{}の注意",
-    "linear, elu + 1, 1 head": "線形 elu + 1、1ヘッド",
-    "linear, elu + 1, 4 heads": "線形 elu + 1、4ヘッド",
-    "linear, Taylor, 4 heads": "線形 Taylor、4ヘッド",
-    "linear, Taylor, 8 heads": "線形 Taylor、8ヘッド",
+    "linear, elu + 1, keys of {}": "線形 elu + 1、幅{}のキー",
+    "linear, Taylor, keys of {}": "線形 Taylor、幅{}のキー",
     "LSTM, 5 times the parameters": "LSTM（パラメータ5倍）",
     "best offset {}": "最良の固定距離 {}",
     "fall:": "低下：",
@@ -256,6 +254,32 @@ PHRASES = {
     "verb → subject": "動詞 → 主語",
     "adjective → noun": "形容詞 → 名詞",
     "noun → adjective": "名詞 → 形容詞",
+    # pruning-heads
+    "{} heads +{}, one head +{} nats; difference {}": ("{0}個で +{1}、1個で +{2} ナット、差 {3}"),
+    "without {} heads: {} against {} nats per token; difference {}": (
+        "{0}個を除いた損失 {1} 対 {2}（ナット／トークン）、差 {3}"
+    ),
+    "all together +{}, sum of each +{} nats; difference {}": (
+        "全体で +{0}、1個ずつの合計 +{1} ナット、差 {2}"
+    ),
+    "least important first": "重要度の低い順",
+    "smallest gradient first": "勾配の小さい順",
+    "smallest norm first": "ノルムの小さい順",
+    "at random": "無作為",
+    "heads removed, of {}": "除いたヘッドの数（{}個中）",
+    "nats per token": "ナット／トークン",
+    "Set to zero": "ゼロにする",
+    "Replaced by their mean output": "平均出力で置き換える",
+    "heads, most important first": "ヘッド（重要な順）",
+    "Each head alone": "各ヘッドを単独で除く",
+    "previous": "直前",
+    "unclear": "不明",
+    "duplicate": "重複",
+    "induction": "誘導",
+    "offset": "固定距離",
+    "broad": "広範",
+    "sink": "シンク",
+    "punctuation": "句読点",
     # geometry
     "(longest − shortest) / mean: {} from zero, {} from there; weights differ by {}": (
         "（最長 − 最短）/ 平均：ゼロから {}、この原点から {}。重みの差 {}"

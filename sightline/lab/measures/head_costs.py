@@ -3,14 +3,13 @@ of its matrix products as PyTorch counts them, and CPU seconds."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+
+from sightline.lab.measures.cpu_times import least_seconds
 
 WIDTH = 256
 TOKENS = 512
 FEW_TOKENS = 32
-REPEATS = 5
 
 
 def product_flops(heads: int, *, width: int = WIDTH, head_dim: int | None = None) -> int:
@@ -67,29 +66,3 @@ def one_call_or_many(heads: int, tokens: int, seed: int) -> dict[str, float]:
                 "many calls": lambda: [attention(*one, kernel="equation") for one in single],
             }
         )
-
-
-def least_seconds(work: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The least CPU seconds of each on one thread; they alternate, so that a busy moment hits all
-    of them."""
-    samples: dict[str, list[float]] = {name: [] for name in work}
-    with single_thread():
-        for _ in range(REPEATS):
-            for name, run in work.items():
-                start = time.process_time()
-                run()
-                samples[name].append(time.process_time() - start)
-    return {name: min(seconds) for name, seconds in samples.items()}
-
-
-@contextmanager
-def single_thread() -> Generator[None]:
-    """Threads that wait for each other count as CPU time."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
