@@ -71,10 +71,11 @@ def initialise_chrono(cells: nn.RNNBase, kind: Cell, memory: int) -> None:
 
 class Convolution(nn.Module):
     """y_t = x_t + relu(W [x_t, x_(t−d), …] + b) with dilation d, initialised for ReLU (He et al.
-    2015)."""
+    2015); of the normed x if `normed`."""
 
-    def __init__(self, width: int, dilation: int) -> None:
+    def __init__(self, width: int, dilation: int, *, normed: bool = False) -> None:
         super().__init__()
+        self.norm = nn.LayerNorm(width) if normed else nn.Identity()
         self.weight = nn.Linear(KERNEL * width, width)
         nn.init.kaiming_normal_(self.weight.weight, nonlinearity="relu")
         nn.init.zeros_(self.weight.bias)
@@ -83,7 +84,7 @@ class Convolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         time = x.shape[1]
         longest = (KERNEL - 1) * self.dilation
-        padded = F.pad(x, (0, 0, longest, 0))
+        padded = F.pad(self.norm(x), (0, 0, longest, 0))
         shifted = [
             padded[:, longest - back : longest - back + time]
             for back in range(0, longest + 1, self.dilation)
@@ -94,11 +95,15 @@ class Convolution(nn.Module):
 class Convolutional(nn.Module):
     """Embedding → convolutions with these dilations → logits."""
 
-    def __init__(self, vocab_size: int, width: int, *, dilations: Sequence[int]) -> None:
+    def __init__(
+        self, vocab_size: int, width: int, *, dilations: Sequence[int], normed: bool = False
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, width)
         self.head = nn.Linear(width, vocab_size)
-        self.layers = nn.Sequential(*(Convolution(width, dilation) for dilation in dilations))
+        self.layers = nn.Sequential(
+            *(Convolution(width, dilation, normed=normed) for dilation in dilations)
+        )
 
     def hidden(self, tokens: Tensor) -> Tensor:
         return self.layers(self.embedding(tokens))
