@@ -305,7 +305,9 @@ PHRASES = {
     "first key": "先頭のキー",
     "other keys": "他のキー",
     "mean |k|": "平均 |k|",
-    "cosine − dot": "コサイン − 内積",
+    "cosine − dot {} nats, a rate next to the best {}": (
+        "コサイン − 内積 {} ナット、隣の学習率では {}"
+    ),
     "nGPT / dot {} steps to {} nats": "nGPT / 内積 {} ステップ（{} ナットまで）",
     "Each at its tuned rate": "それぞれ調整した学習率",
     "Pilots": "試行",

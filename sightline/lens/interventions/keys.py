@@ -38,9 +38,9 @@ Part = Literal["length", "direction"]
 How = Literal["equal", "shuffled"]
 PerPair = Float[Tensor, "heads query key"]
 Visible = Bool[Tensor, "heads query key"]
-ORIGINS = ("zero", "mean")
-PARTS = ("length", "direction")
-HOWS = ("equal", "shuffled")
+ORIGINS: tuple[Origin, ...] = ("zero", "mean")
+PARTS: tuple[Part, ...] = ("length", "direction")
+HOWS: tuple[How, ...] = ("equal", "shuffled")
 
 
 @dataclass(frozen=True, slots=True)

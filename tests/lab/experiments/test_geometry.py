@@ -202,7 +202,7 @@ def trained_numbers(
     """Real runs with the loss made to say what is wanted."""
     found: dict[str, Any] = {}
     for kind in lab.KINDS:
-        for rate, score in ((0.003, 1.1), (0.01, 1.0), (0.03, 1.2)):
+        for rate, score in ((0.003, 1.2), (0.01, 1.0), (0.03, 1.07)):
             found[f"pilot.{kind}.rate-{rate}.steps-50.seed-0"] = {"score": score}
     for seed in range(4):
         for kind in lab.KINDS:
@@ -242,6 +242,9 @@ def test_trained_verdicts_follow_the_numbers(runs: dict[str, Any]) -> None:
     assert holds(lab.trained_checks(trained_numbers(runs))) == [True] * 4
     slow = trained_numbers(runs, ngpt_lead=-0.3, cosine_loss=0.2)
     assert holds(lab.trained_checks(slow)) == [True, True, False, False]
+    assert lab.cost_of_next_rate(slow, "dot") == pytest.approx(0.07)
+    near = trained_numbers(runs, cosine_loss=0.05)
+    assert holds(lab.trained_checks(near)) == [True] * 4
     runs["cosine"]["equal lengths"], runs["ngpt"]["equal lengths"] = 0.02, 0.05
     assert holds(lab.trained_checks(trained_numbers(runs))) == [False, False, True, True]
 
