@@ -165,7 +165,13 @@ def draw_why_attention(numbers: Numbers) -> Mapping[str, Figure]:
     for axes in (recalls, layers, steps):
         axes.set_xscale("log", base=2)
     plain_log_ticks(layers.yaxis, steps.yaxis)
-    recalls.legend(frameon=False, fontsize=7, loc="center left")
+    figure.legend(
+        *recalls.get_legend_handles_labels(),
+        frameon=False,
+        fontsize=8,
+        ncols=6,
+        loc="outside lower center",
+    )
     return {"why-attention": figure, "why-attention-cost": draw_costs(numbers)}
 
 
