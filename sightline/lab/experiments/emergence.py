@@ -299,7 +299,7 @@ def digits_right_before(course: Course) -> float:
 
 
 def draw_emergence(numbers: Numbers) -> Mapping[str, Figure]:
-    figure, (smooth, sharp, lengths, law) = new_figure(4, width=3.7)
+    figure, (smooth, sharp, lengths, law) = new_figure(4, width=4.2)
     runs = courses(numbers)
     steps = [math.exp(value) for value in runs[0].time]
     plot_mean(
@@ -397,7 +397,7 @@ EXPERIMENT = Experiment(
     draw=draw_emergence,
     summarize=summarize_emergence,
     settle=24,
-    arms={ARM: Words("all steps", "全サイズ共通")},
+    arms={ARM: Words("adder", "足し算のモデル")},
     corrections=(
         Words(
             "That one metric makes a jump does not show that no ability emerges abruptly: in"
