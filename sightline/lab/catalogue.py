@@ -23,6 +23,7 @@ from sightline.lab.experiments import (
     scaling_laws,
     single_vs_multi_head,
     softmax_saturation,
+    superposition,
     three_words,
     why_attention,
 )
@@ -51,5 +52,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         grokking,
         emergence,
         scaling_laws,
+        superposition,
     )
 }
