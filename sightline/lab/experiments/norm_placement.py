@@ -20,6 +20,7 @@ from sightline.lab.experiment import (
     Words,
     part_fields,
 )
+from sightline.lab.japanese import to_japanese
 from sightline.lab.measures.norm_measures import (
     LEARNING_WIDTH,
     RATES,
@@ -28,6 +29,7 @@ from sightline.lab.measures.norm_measures import (
     measure_gradient,
     scan_placement,
 )
+from sightline.lab.measures.rate_table import draw_rates
 from sightline.lab.statistics import (
     Decision,
     Interval,
@@ -36,10 +38,9 @@ from sightline.lab.statistics import (
     decide_count_above,
     decide_count_below,
 )
-from sightline.lab.style import COLOURS, new_figure, plot_mean
+from sightline.lab.style import new_figure, plot_mean
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMS: dict[Form, str] = {
@@ -325,28 +326,10 @@ def draw_norm_placement(numbers: Numbers) -> Mapping[str, Figure]:
         [float(d) for d in field_values(numbers, "depth")], labels=field_values(numbers, "depth")
     )
     layers.legend(frameon=False, ncols=2, loc="center right")
-    return {"norm-placement-gradients": figure, "norm-placement-rates": draw_rates(numbers)}
-
-
-def draw_rates(numbers: Numbers) -> Figure:
-    """How many seeds have which highest rate, per arm."""
-    figure, (axes,) = new_figure(1, width=7.0, height=3.6)
-    rows = arm_rows(numbers)
-    columns = [0.0, *sorted(RATES)]
-    for (row, rates), (column, rate) in product(enumerate(rows.values()), enumerate(columns)):
-        draw_cell(axes, column, row, rates.count(rate), len(rates))
-    axes.set(
-        xlim=(-0.5, len(columns) - 0.5),
-        ylim=(len(rows) - 0.5, -0.5),
-        xlabel="learning rate",
-        title="Highest learning rate that trains: number of seeds",
-    )
-    labels = ["none trains", *(f"{rate:g}" for rate in columns[1:-1]), f"≥ {columns[-1]:g}"]
-    axes.set_xticks(range(len(columns)), labels=labels)
-    axes.set_yticks(range(len(rows)), labels=list(rows))
-    axes.tick_params(left=False, bottom=False)
-    axes.grid(False)
-    return figure
+    return {
+        "norm-placement-gradients": figure,
+        "norm-placement-rates": draw_rates(arm_rows(numbers)),
+    }
 
 
 def arm_rows(numbers: Numbers) -> dict[str, list[float]]:
@@ -359,18 +342,6 @@ def arm_rows(numbers: Numbers) -> dict[str, list[float]]:
         label = f"{names[fields['form']]}, {fields['depth']} layers{warm}"
         rows.setdefault(label, []).append(row["highest"])
     return rows
-
-
-def draw_cell(axes: Axes, column: int, row: int, count: int, seeds: int) -> None:
-    from matplotlib.patches import Rectangle
-
-    share = count / seeds
-    box = ((column - 0.47, row - 0.45), 0.94, 0.9)
-    axes.add_patch(Rectangle(*box, facecolor=COLOURS[0], alpha=share, linewidth=0))
-    axes.add_patch(Rectangle(*box, fill=False, edgecolor="0.8", linewidth=0.6))
-    if count:
-        colour = "white" if share > 0.6 else "0.2"
-        axes.text(column, row, str(count), ha="center", va="center", fontsize=8, color=colour)
 
 
 def summarize_norm_placement(numbers: Numbers) -> Words:
@@ -409,7 +380,8 @@ def summarize_norm_placement(numbers: Numbers) -> Words:
         " depth; depth-scaled initialisation was not tried.",
         f"高すぎる学習率での{len(failed)}回のうち、無限大に発散したのは{broken}回。"
         "ほかはユニグラム頻度の損失の近くかそれより上で終わり、モデルは入力を無視している。"
-        f"{deepest}層では、学習前の異なるトークンの隠れ状態の平均コサインは {cosines}。"
+        f"{deepest}層では、学習前の異なるトークンの隠れ状態の平均コサインは"
+        f" {to_japanese(cosines)}。"
         "最初の層のクエリの勾配は "
         f"Post-LN で 深さ^{queries[1]:.1f}、Pre-LN で 深さ^{queries[0]:.1f}。"
         "大きな勾配が失敗の原因だとは示していない。Liu et al. 2020 は、"
