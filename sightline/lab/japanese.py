@@ -61,10 +61,8 @@ PHRASES = {
     "largest weight {}, after training raw − scaled {}": (
         "最大の重み {}、学習後のスケーリングなし − あり {}"
     ),
-    "unscaled: {}": "スケーリングなし：{}",
-    "scaled: {}": "スケーリングあり：{}",
-    "from the scaled start: {}": "スケーリングありの初期状態から：{}",
-    "from the saturated start: {}": "飽和した初期状態から：{}",
+    "saturated − scaled start {} nats": "飽和した初期状態 − 通常の初期状態 {} ナット",
+    "raw − scaled factor {} nats": "係数なし − あり {} ナット",
     "variance / d_k": "分散 / d_k",
     "|∂a/∂s|, raw / scaled": "|∂a/∂s|、スケーリングなし / あり",
     "gradient at q, raw / scaled": "q での勾配、スケーリングなし / あり",
@@ -239,10 +237,10 @@ PHRASES = {
     "nearest noun": "最も近い名詞",
     "chosen on other sentences, 95%": "別の文で選んだヘッド、95%区間",
     "hit rate of a head": "ヘッドの正解率",
-    "log w(first) / w(second), adjective of the second noun": (
-        "log w(第1の名詞) / w(第2の名詞)、第2の名詞の形容詞"
+    "with the second noun's adjective": "第2の名詞の形容詞のとき",
+    "log w(first noun) / w(second), with the first's": (
+        "log w(第1の名詞) / w(第2)、第1の名詞の形容詞のとき"
     ),
-    "the same, adjective of the first noun": "同じ量、第1の名詞の形容詞",
     "From “it”: {} of {} above the line": "“it” から：{1}組中{0}組が線より上",
     "predicate adjective → subject": "述語の形容詞 → 主語",
     "noun → determiner": "名詞 → 冠詞",
@@ -254,6 +252,24 @@ PHRASES = {
     "verb → subject": "動詞 → 主語",
     "adjective → noun": "形容詞 → 名詞",
     "noun → adjective": "名詞 → 形容詞",
+    # indirect-object
+    "logit(IO) − logit(S) {}, right in {} of {}": "logit(IO) − logit(S) {0}、{2}回中{1}回正解",
+    "attention {} against {}; difference {}": "注意 {0} 対 {1}、差 {2}",
+    "share of the preference {} against {}; difference {}": "残る選好の割合 {0} 対 {1}、差 {2}",
+    "at S2:\nwhich name came before": "S2 で：\nどの名前が既出か",
+    "S-inhibition:\nnot that one": "S 抑制：\nその名前ではない",
+    "name movers:\nwrite the other": "名前移動：\nもう一方を書く",
+    "layer.head, and the change of logit(IO) − logit(S) without its path": (
+        "層.ヘッド と、その経路がないときの logit(IO) − logit(S) の変化"
+    ),
+    "values": "バリュー",
+    "queries": "クエリ",
+    "without\nthe\ncircuit": "回路\nなし",
+    "without\nrandom\nheads": "無作為な\nヘッド\nなし",
+    "circuit\nalone": "回路\nのみ",
+    "random\nheads\nalone": "無作為な\nヘッド\nのみ",
+    "share of logit(IO) − logit(S)": "残る logit(IO) − logit(S) の割合",
+    "On other templates and names": "別の文型と名前での結果",
     # pruning-heads
     "{} heads +{}, one head +{} nats; difference {}": ("{0}個で +{1}、1個で +{2} ナット、差 {3}"),
     "without {} heads: {} against {} nats per token; difference {}": (

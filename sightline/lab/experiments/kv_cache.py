@@ -400,21 +400,22 @@ EXPERIMENT = Experiment(
     title=Words("What a KV cache saves", "KVキャッシュは何を節約するか"),
     claim=Words(
         "Keys and values of earlier tokens never change; with them cached, the next token costs"
-        " about the same at any text length. N² dominates a block only beyond about six times its"
-        " width.",
+        " about the same at any text length. Attention's N² products outweigh those of the linear"
+        " layers only beyond six times the width.",
         "過去のトークンのキーとバリューは変わらない。キャッシュしておけば、"
         "文がどれだけ長くても次のトークンの計算コストはほぼ一定になる。"
-        "N² がブロックのコストの大半を占めるのは、長さが幅のおよそ6倍を超えてからである。",
+        "注意機構の N² の行列積が線形層を上回るのは、長さが幅の6倍を超えてからである。",
     ),
     source="Shazeer 2019; Pope et al. 2022",
     equation=(
         "bytes = 2 · layers · kv_heads · head_dim · time · bytes per number;   block: 4N²d + 24Nd²"
     ),
     look_for=Words(
-        "one line stays flat, the other climbs with the length; attention's share of a block stays"
-        " below one half (dotted)",
-        "一方の線は平らで、もう一方は長さとともに上がる。ブロックに占める注意機構の割合は"
-        "半分（点線）に届かない",
+        "one line stays nearly flat, the other climbs with the length; attention's share of a block"
+        " stays below one half (dotted) in operations and with the fused kernel, but not where the"
+        " equation writes out all N² weights",
+        "一方の線はほぼ平らで、もう一方は長さとともに上がる。ブロックに占める注意機構の割合は、"
+        "演算数と融合カーネルでは半分（点線）に届かないが、N² 個の重みをすべて書き出す定義式では超える",
     ),
     parts=kv_cache_parts,
     judge=judge_kv_cache,

@@ -127,10 +127,10 @@ def test_correlated_entries_have_another_variance() -> None:
     ("losses", "wrong"),
     [
         ({"raw": 2.6}, {WORSE, BY_START, BY_FACTOR}),
-        ({"raw-same-start": 2.95}, {BY_START}),
-        ({"raw-same-start": 2.65}, {BY_FACTOR}),
-        ({"scaled-saturated": 2.65}, {BY_START}),
-        ({"scaled-saturated": 2.95}, {BY_FACTOR}),
+        ({"raw-same-start": 3.1}, {BY_START}),
+        ({"raw-same-start": 2.5}, {BY_FACTOR}),
+        ({"scaled-saturated": 2.4}, {BY_START}),
+        ({"scaled-saturated": 3.1}, {BY_FACTOR}),
     ],
 )
 def test_losses_that_say_the_opposite(losses: dict[str, float], wrong: set[int]) -> None:
@@ -242,7 +242,7 @@ def test_part_names_state_what_they_depend_on() -> None:
     for tier in TIERS:
         names = [part.name for part in lab.saturation_parts(Plan(tier, 100, rates))]
         assert len(set(names)) == len(names)
-        assert f"trained.raw.d-256.steps-{lab.STEPS[tier]}.rate-0.0015.seed-100" in names
+        assert f"trained.raw.d-256.steps-{lab.STEPS[tier]}.rate-0.0015.seed-120" in names
 
 
 def test_it_can_be_drawn_and_summarized() -> None:
