@@ -415,7 +415,8 @@ EXPERIMENT = Experiment(
         " stays below one half (dotted) in operations and with the fused kernel, but not where the"
         " equation writes out all N² weights",
         "一方の線はほぼ平らで、もう一方は長さとともに上がる。ブロックに占める注意機構の割合は、"
-        "演算数と融合カーネルでは半分（点線）に届かないが、N² 個の重みをすべて書き出す定義式では超える",
+        "演算数と融合カーネルでは半分（点線）に届かないが、"
+        "N² 個の重みをすべて書き出す定義式では超える",
     ),
     parts=kv_cache_parts,
     judge=judge_kv_cache,
