@@ -270,6 +270,14 @@ PHRASES = {
     "random\nheads\nalone": "無作為な\nヘッド\nのみ",
     "share of logit(IO) − logit(S)": "残る logit(IO) − logit(S) の割合",
     "On other templates and names": "別の文型と名前での結果",
+    # tuned-lens
+    "mean {} against {} nats; smallest lead {}": "平均 {0} 対 {1} ナット、最小の差 {2}",
+    "raw logit lens": "ロジットレンズ（そのまま）",
+    "tuned lens": "調整済みレンズ",
+    "shuffled targets": "目標をシャッフル",
+    "stream that enters the layer": "層に入る残差ストリーム",
+    "KL(final ‖ lens), nats per token": "KL(最終 ‖ レンズ)（ナット／トークン）",
+    "On held-out stories": "検証用の物語",
     # pruning-heads
     "{} heads +{}, one head +{} nats; difference {}": ("{0}個で +{1}、1個で +{2} ナット、差 {3}"),
     "without {} heads: {} against {} nats per token; difference {}": (

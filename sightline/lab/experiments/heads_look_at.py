@@ -355,8 +355,8 @@ def draw_referents(axes: Axes, row: Mapping[str, Any]) -> None:
     axes.axvline(0, color="0.8", linewidth=0.8)
     axes.scatter(second, first, s=18, color=COLOURS[0])
     axes.set(
-        xlabel="log w(first) / w(second), adjective of the second noun",
-        ylabel="the same, adjective of the first noun",
+        xlabel="with the second noun's adjective",
+        ylabel="log w(first noun) / w(second), with the first's",
         title=f"From “it”: {row['shifted']} of {row['pairs']} above the line",
     )
 
