@@ -46,11 +46,15 @@ if TYPE_CHECKING:
     from sightline.training.data.packed import PackedText
 
 KINDS = ("gpt", "bert")
-STEPS: dict[Tier, int] = {"quick": 120, "default": 1000, "full": 8000}
+STEPS: dict[Tier, int] = {"quick": 100, "default": 1000, "full": 8000}
 SEEDS: dict[Tier, int] = {"quick": 2, "default": 8, "full": 8}
 PILOT_STEPS: dict[Tier, int] = {"quick": 60, "default": 400, "full": 2000}
 PILOTS: dict[Tier, int] = {"quick": 1, "default": 2, "full": 2}
-RATES = (0.005, 0.01, 0.02, 0.04, 0.08)  # of Muon; AdamW, for the embeddings, has a quarter of it
+RATES: dict[Tier, tuple[float, ...]] = {  # of Muon; AdamW, for the embeddings, has a quarter of it
+    "quick": (0.005, 0.02, 0.08),
+    "default": (0.005, 0.01, 0.02, 0.04, 0.08),
+    "full": (0.005, 0.01, 0.02, 0.04, 0.08),
+}
 EQUAL = 0.05  # BERT's head has a transform of width² more, 4% of these models
 WIDTH = 64
 LAYERS = 2
@@ -61,7 +65,7 @@ ROWS = 32
 def gpt_vs_bert_pilots(tier: Tier) -> Sequence[ExperimentPart]:
     """Each kind is tuned for its own task: the nats of the next or of the masked character."""
     return pilot_parts(
-        Grid(KINDS, RATES, PILOTS[tier], f"steps-{PILOT_STEPS[tier]}"),
+        Grid(KINDS, RATES[tier], PILOTS[tier], f"steps-{PILOT_STEPS[tier]}"),
         lambda kind, rate, seed: {"score": pilot_loss(kind, PILOT_STEPS[tier], rate, seed)},
     )
 

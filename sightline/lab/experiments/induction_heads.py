@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 STEPS: dict[Tier, int] = {"quick": 250, "default": 500, "full": 500}
 SEEDS: dict[Tier, int] = {"quick": 1, "default": 8, "full": 20}
-PILOT_STEPS: dict[Tier, int] = {"quick": 120, "default": 300, "full": 300}
+EVERY: dict[Tier, int] = {"quick": 25, "default": 10, "full": 10}  # steps between measurements
+PILOT_STEPS: dict[Tier, int] = {"quick": 80, "default": 300, "full": 300}
 PILOTS: dict[Tier, int] = {"quick": 1, "default": 2, "full": 3}
 RATES: dict[Tier, tuple[float, ...]] = {
     "quick": (1e-3, 4e-3, 1.6e-2),
@@ -78,19 +79,23 @@ def induction_parts(plan: Plan) -> Sequence[ExperimentPart]:
     return [
         ExperimentPart(
             f"{arm_of(layers)}.steps-{steps}.rate-{rates[layers]:g}.seed-{n}",
-            lambda layers=layers, n=n: train_induction_model(layers, steps, rates[layers], n),
+            lambda layers=layers, n=n: train_induction_model(
+                layers, steps, rates[layers], n, every=EVERY[plan.tier]
+            ),
         )
         for n in plan.seeds(SEEDS)
         for layers in LAYERS
     ]
 
 
-def train_induction_model(layers: int, steps: int, rate: float, seed: int) -> dict[str, Any]:
+def train_induction_model(
+    layers: int, steps: int, rate: float, seed: int, *, every: int
+) -> dict[str, Any]:
     """Train one model and record its losses and head scores; of two layers, their composition."""
     from sightline.lab.measures.composition import measure_composition
-    from sightline.lab.measures.repeats import EVERY, held_out_rows, train_and_watch
+    from sightline.lab.measures.repeats import held_out_rows, train_and_watch
 
-    model, row = train_and_watch(layers, steps, rate=rate, seed=seed, every=EVERY)
+    model, row = train_and_watch(layers, steps, rate=rate, seed=seed, every=every)
     if layers == 2:
         row["composition"] = measure_composition(model, held_out_rows(steps, seed))
     return row

@@ -41,7 +41,6 @@ BATCH = 32
 STEADY = Schedule(
     shape="constant", warmup=20
 )  # a decaying rate could be mistaken for a phase change
-EVERY = 10  # steps between two measurements
 EARLY, LATE = (
     slice(0, SHORTEST - 1),
     slice(-8, None),
@@ -122,7 +121,7 @@ def held_out_rows(steps: int, seed: int) -> Tensor:
 
 
 def train_and_watch(
-    layers: int, steps: int, *, rate: float, seed: int, every: int = EVERY
+    layers: int, steps: int, *, rate: float, seed: int, every: int
 ) -> tuple[Transformer, dict[str, Any]]:
     """Train one model and record the loss before and after the repetition starts, and the heads'
     scores."""

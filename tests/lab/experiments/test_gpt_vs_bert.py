@@ -263,4 +263,7 @@ def test_part_names_state_the_tuned_rate() -> None:
     names = [part.name for part in lab.gpt_vs_bert_parts(Plan("default", 1000, rates))]
     assert len(set(names)) == len(names) == 16
     assert names[0] == "gpt.steps-1000.rate-0.01.seed-1000"
-    assert len(lab.gpt_vs_bert_pilots("default")) == 2 * len(lab.RATES) * lab.PILOTS["default"]
+    assert (
+        len(lab.gpt_vs_bert_pilots("default"))
+        == 2 * len(lab.RATES["default"]) * lab.PILOTS["default"]
+    )

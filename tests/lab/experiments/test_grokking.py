@@ -164,4 +164,4 @@ def test_the_seeds_of_the_verdict_are_fresh() -> None:
     assert len(set(names)) == len(names) == 6 * 4
     assert {int(name.rsplit("-", 1)[1]) for name in names} == set(range(300, 306))
     pilots = [part.name for part in grokking.grokking_pilots("default")]
-    assert len(set(pilots)) == len(grokking.RATES) * 2
+    assert len(set(pilots)) == len(grokking.RATES["default"]) * 2
