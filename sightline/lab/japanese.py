@@ -449,6 +449,12 @@ PHRASES = {
     "{} without {} heads": "{1}個のヘッドを切って {0}",
     "{} without the other {}": "他の{1}個を切って {0}",
     "in {} of {} models": "モデル{1}個中{0}個",
+    "Induction score, layer 0 cut": "誘導スコア（第0層の切断）",
+    "nothing": "切断なし",
+    "previous-\ntoken heads": "直前の\nヘッド",
+    "other\nheads": "他の\nヘッド",
+    "the first,\nfor keys": "直前、\nキーのみ",
+    "the first,\nfor queries": "直前、\nクエリのみ",
     "keys {}": "キー {}",
     "queries {}": "クエリ {}",
     # grokking

@@ -328,7 +328,7 @@ def summarize_induction_heads(numbers: Numbers) -> Words:
 
 
 def draw_induction_heads(numbers: Numbers) -> Mapping[str, Figure]:
-    figure, panels = new_figure(3, width=4.0)
+    figure, (*panels, cuts) = new_figure(4, width=4.0)
     for number, layers in enumerate(LAYERS):
         runs = runs_with_layers(numbers, layers)
         label = "two layers" if layers == 2 else "one layer"
@@ -353,10 +353,36 @@ def draw_induction_heads(numbers: Numbers) -> Mapping[str, Figure]:
     panels[2].set(xlabel="step", ylabel="nats", title="In-context score: late − early loss")
     panels[1].axhline(HALF, color="0.5", linewidth=0.8, linestyle=":")
     panels[0].legend(frameon=False, loc="center right")
+    draw_cuts(cuts, [row["composition"] for row in runs_with_layers(numbers, 2)])
     return {
         "induction-heads": figure,
         "induction-heads-film": draw_film(runs_with_layers(numbers, 2)[0]),
     }
+
+
+def draw_cuts(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The induction score with parts of layer 0 cut."""
+    names = {
+        "intact": "nothing",
+        "previous": "previous-\ntoken heads",
+        "others": "other\nheads",
+        "keys": "the first,\nfor keys",
+        "queries": "the first,\nfor queries",
+    }
+    for place, name in enumerate(names):
+        scores = [row[f"{name} score"] for row in rows if name != "others" or row["other heads"]]
+        interval = Interval.share(scores)
+        axes.bar([place], [interval.mean], width=0.6, color=COLOURS[place])
+        axes.plot([place, place], [interval.low, interval.high], color="0", linewidth=1.2)
+    axes.axhline(HALF, color="0.5", linewidth=0.8, linestyle=":")
+    axes.set_axisbelow(True)
+    axes.set(
+        xticks=range(len(names)),
+        ylim=(0, 1),
+        ylabel="share of attention",
+        title="Induction score, layer 0 cut",
+    )
+    axes.set_xticklabels(list(names.values()), fontsize=7)
 
 
 def shade_phase_change(panels: Sequence[Axes], two: Sequence[Mapping[str, Any]]) -> None:
