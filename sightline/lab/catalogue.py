@@ -26,6 +26,7 @@ from sightline.lab.experiments import (
     softmax_saturation,
     superposition,
     three_words,
+    tuned_lens,
     why_attention,
 )
 
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         heads_look_at,
         pruning_heads,
         indirect_object,
+        tuned_lens,
         geometry,
         attention_sinks,
         fixed_vs_learned_kernels,

@@ -338,7 +338,7 @@ PHRASES = {
     "Cost of equal key lengths": "キーの長さを揃えたときの増分",
     # attention-sinks
     "first {}, the largest other {}; {} of {} heads give it more than half": (
-        "先頭 {}、他の最大 {}。{3}ヘッド中{2}が半分超を置く"
+        "先頭 {0}、他の最大 {1}。{3}ヘッド中{2}が半分超を置く"
     ),
     "as the first {}, inside {}": "先頭で {}、文中で {}",
     "as it is {}, with the others' direction {}": "そのまま {}、他の方向にすると {}",
