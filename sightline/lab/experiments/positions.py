@@ -57,7 +57,7 @@ ARMS = {
 SEEDS: dict[Tier, int] = {"quick": 2, "default": 6, "full": 8}
 PILOTS = {"quick": 1, "default": 2, "full": 2}
 RATES = {
-    "quick": (3e-3, 1e-2, 3e-2),
+    "quick": (5e-3, 1.5e-2, 4.5e-2),
     "default": (3e-4, 1e-3, 3e-3, 9e-3, 2.7e-2),
     "full": (3e-4, 1e-3, 3e-3, 9e-3),
 }

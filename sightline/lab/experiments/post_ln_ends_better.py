@@ -46,17 +46,18 @@ if TYPE_CHECKING:
 
 Form = Literal["pre", "post"]
 FORMS: dict[Form, str] = {"pre": "Pre-LN", "post": "Post-LN"}
-DEPTHS: dict[Tier, tuple[int, int]] = {"quick": (1, 3), "default": (2, 6), "full": (2, 12)}
+DEPTHS: dict[Tier, tuple[int, int]] = {"quick": (2, 3), "default": (2, 6), "full": (2, 12)}
 STEPS = {"quick": 60, "default": 800, "full": 4000}
 SEEDS: dict[Tier, int] = {"quick": 2, "default": 12, "full": 16}
 PILOTS = {"quick": 1, "default": 2, "full": 2}
 RATES = {
-    "quick": (3e-3, 1e-2, 3e-2),
+    "quick": (1e-2, 3e-2, 9e-2),
     "default": (2.5e-3, 5e-3, 1e-2, 2e-2, 4e-2),
     "full": (6e-4, 1.2e-3, 2.5e-3, 5e-3, 1e-2),
 }
 WIDTH = {"quick": 32, "default": 32, "full": 64}
 WINDOWS = 512  # of the held-out plays
+VISIBLE = 0.4  # nats above the lowest loss; runs that do not train are outside the figure
 HALF = 0.5  # an arm trains if it does so more often than not
 ARMS = {
     f"{form}-{depth}": Words(f"{name}, {depth} layer{'s' * (depth > 1)}", f"{name}、{depth}層")
@@ -270,6 +271,8 @@ def draw_post_ln(numbers: Numbers) -> Mapping[str, Figure]:
         ylabel="held-out loss, nats per character",
         title="Tuning, on pilot seeds",
     )
+    lowest = min(score for tuned in tuned_rates(numbers).values() for _, score in tuned.scores)
+    rates.set_ylim(lowest - 0.03, lowest + VISIBLE)
     plain_log_ticks(rates.xaxis)
     rates.legend(frameon=False)
     draw_gaps(gaps, numbers)
