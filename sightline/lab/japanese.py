@@ -458,6 +458,7 @@ PHRASES = {
     "keys {}": "キー {}",
     "queries {}": "クエリ {}",
     # grokking
+    "{} of {} not within the training": "{1}回中{0}回は訓練中に達しない",
     "with {} of {}": "あり {1}回中{0}回",
     "without {} of {} at {} learning rates": "なし {1}回中{0}回（学習率{2}種）",
     "best test accuracy without {}": "なしでの最良のテスト正解率 {}",

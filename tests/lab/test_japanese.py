@@ -27,6 +27,7 @@ NAMES = {
     "MiB",
     "Post",
     "Pre",
+    "RBF",
     "ReLU",
     "RoPE",
     "SwiGLU",

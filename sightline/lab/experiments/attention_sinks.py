@@ -149,9 +149,8 @@ def cause_checks(numbers: Numbers) -> list[Check]:
         ),
         Check.over_seeds(
             Words(
-                "its value is shorter than the others': it has a large weight and contributes"
-                " little",
-                "そのバリューは他より短い：重みは大きいが寄与は小さい",
+                "its value is shorter than the others', on average over heads and layers",
+                "そのバリューは他より短い（ヘッドと層の平均）",
             ),
             f"|v| of the first / of the others {Interval.ratio(value)}",
             decide_below(Interval.ratio(value), EQUAL),
@@ -214,20 +213,20 @@ def summarize_sinks(numbers: Numbers) -> Words:
     value = Interval.ratio(over_layers(numbers, LARGE, "value length")).mean
     small = Interval.share([row["first"] for row in texts_of(numbers, SMALL)]).mean
     return Words(
-        f"SmolLM2 gives its first token {first:.0%} of all weight (a passage of Shakespeare,"
-        f" without a start token), stories15m its start token {small:.0%} (stories of its own)."
-        f" Cutting it off costs {cut:+.2f} nats per token, removing it {removed:+.2f}: a head"
-        " needs a place for weight that it does not use, and any first token serves. That is why a"
-        " window over the KV cache must keep the first tokens (Xiao et al.). The value is often said to be near"
-        f" zero: it has {value:.0%} of the others' length, the mean over layers. Rows before 16 see"
-        " the first token in every cut: if no row did, the second token would be the sink, as if"
-        " the first had been removed.",
-        f"SmolLM2 は先頭のトークンに全重みの {first:.0%} を置く"
+        f"SmolLM2 gives its first token {first:.0%} of the weight of the rows from 16 on (a passage"
+        f" of Shakespeare, without a start token), stories15m its start token {small:.0%} (stories"
+        f" of its own). Cutting it off costs {cut:+.2f} nats per token, removing it {removed:+.2f}:"
+        " a head needs a place for weight that it does not use, and the next token serves as well."
+        " That is why a window over the KV cache must keep the first tokens (Xiao et al.). The"
+        f" value is often said to be near zero: it has {value:.0%} of the others' length, the mean"
+        " over layers. Rows before 16 see the first token in every cut: if no row did, the second"
+        " token would be the sink, as if the first had been removed.",
+        f"SmolLM2 は先頭のトークンに16行目以降の重みの {first:.0%} を置く"
         "（シェイクスピアの一節、開始トークンなし）。"
         f"stories15m は開始トークンに {small:.0%}（自身が書いた物語）。"
         f"切ると1トークンあたり {cut:+.2f} nats、"
         f"取り除くと {removed:+.2f} nats である。"
-        "ヘッドは使わない重みの置き場所を必要とし、先頭であればどのトークンでもよい。"
+        "ヘッドは使わない重みの置き場所を必要とし、次のトークンでも同じ役を果たす。"
         "KV キャッシュの窓が最初のトークンを残さねばならないのはこのためである（Xiao et al.）。"
         f"バリューはほぼゼロと言われることが多いが、長さは他の {value:.0%}（層の平均）。"
         "16行目より前の行は常に先頭のトークンを見る。どの行からも見えなければ、"
@@ -298,7 +297,9 @@ def draw_cause(numbers: Numbers) -> Figure:
     )  # fmt: skip
     lengths.axhline(1, color="0.5", linestyle=":", linewidth=1)
     for axes in (weights, lengths):
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(
+            frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3
+        )
     return figure
 
 
@@ -314,11 +315,11 @@ EXPERIMENT = Experiment(
     title=Words("Attention sinks", "アテンションシンク"),
     claim=Words(
         "Many heads of a language model give most of their weight to the first token, whatever it"
-        " is. The direction of its key draws the weight, its short value makes it harmless; without"
-        " it the weight falls on other tokens and the loss rises.",
+        " is. The direction of its key draws the weight, although key and value are short; where it"
+        " is cut off, the weight falls on other tokens and the loss rises.",
         "言語モデルの多くのヘッドは、内容にかかわらず先頭のトークンに大半の重みを置く。"
-        "重みを集めるのはキーの方向で、短いバリューがそれを無害にする。"
-        "シンクがなければ重みは他のトークンに移り、損失が増える。",
+        "キーもバリューも短いが、キーの方向が重みを集める。"
+        "シンクを切ると重みは他のトークンに移り、損失が増える。",
     ),
     source="Xiao et al. 2023 (StreamingLLM); Gu et al. 2024; Barbero et al. 2025",
     equation=(

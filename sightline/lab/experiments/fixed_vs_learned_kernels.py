@@ -246,9 +246,9 @@ def summarize_kernels(numbers: Numbers) -> Words:
         f" dot product {mean['dot']:.3f}, cosine without temperature {mean['flat']:.3f}. The dot"
         " product lacks the factor exp(−|k|²/2): it favours long keys, and a linear projection"
         " cannot give keys one length. Dividing by the length (QK-norm) makes the kernel local; a"
-        " deep model can also arrange it in earlier layers. Tsai et al. find RBF and exponential"
-        " kernels equally good in translation, the polynomial a little worse: there, LayerNorm"
-        " precedes the projections, here x has any length. LDA topics against heads are not"
+        " deep model can also arrange it in earlier layers. Tsai et al. report RBF and exponential"
+        " kernels about equal in translation; a possible reason is that LayerNorm precedes their"
+        " projections, while here x has any length. LDA topics against heads are not"
         " measured.",
         "課題：8次元の64点（ノイズあり）で、関係するのは2次元だけ。"
         "誤差は単純平均の誤差との比。"
@@ -259,8 +259,8 @@ def summarize_kernels(numbers: Numbers) -> Words:
         "内積には因子 exp(−|k|²/2) がなく、長いキーを優遇する。"
         "線形の射影ではキーの長さを揃えられない。"
         "長さで割る（QK-norm）とカーネルは局所的になる。深いモデルは前の層でも同じことができる。"
-        "Tsai et al. は翻訳で RBF と指数カーネルは同等、多項式は少し劣ると報告している。"
-        "そこでは射影の前に LayerNorm があるが、ここでは x の長さは任意である。"
+        "Tsai et al. は翻訳で RBF と指数カーネルはほぼ同等と報告している。"
+        "そこでは射影の前に LayerNorm があり、ここでは x の長さが任意であることが理由かもしれない。"
         "LDA のトピックとヘッドの比較は測定していない。",
     )
 

@@ -13,6 +13,7 @@ from sightline.core.attention import Scoring
 from sightline.core.masks import Mask
 from sightline.lab.experiment import Numbers
 from sightline.lab.experiments import attention_sinks as lab
+from sightline.lab.japanese import to_japanese
 from sightline.lab.learning import build_seeded
 from sightline.lab.measures import sinks as measure
 from sightline.lab.measures.repeats import ProbedModel
@@ -159,3 +160,8 @@ def test_it_can_be_drawn_and_summarized() -> None:
     numbers = world()
     assert set(lab.draw_sinks(numbers)) == {"attention-sinks-heads", "attention-sinks-cause"}
     assert "SmolLM2 gives its first token" in lab.summarize_sinks(numbers).en
+
+
+def test_its_numbers_are_translated() -> None:
+    for check in lab.judge_sinks(world()):
+        assert "token" not in to_japanese(check.measured)
