@@ -250,5 +250,5 @@ def top_examples(codes: Tensor, stream: Stream, seed: int) -> list[dict[str, Any
 
 
 def distinct_contexts(activity: Tensor, contexts: Sequence[str], count: int = 3) -> list[str]:
-    ranked = [contexts[at] for at in activity.topk(4 * TOP).indices.tolist()]
+    ranked: list[str] = [str(contexts[int(at)]) for at in activity.topk(4 * TOP).indices.tolist()]
     return list(dict.fromkeys(ranked))[:count]
