@@ -285,7 +285,7 @@ def summarize_positions(numbers: Numbers) -> Words:
         "Nats per character at 8 times the training length, and the change from the training"
         f" length: {list_en}. Longer windows have fewer tokens with little text before them; Press"
         " et al. 2022 explain ALiBi's gains there by this early-token effect, and a sliding window"
-        f" has it too. Without positions the loss rises by {nope} nats relative to RoPE's;"
+        f" has it too. The increase without positions minus RoPE's is {nope} nats;"
         " Kazemnejad et al. 2023 find that decoders without positions (NoPE) generalise to longer"
         " inputs better than ALiBi, RoPE and absolute positions, on reasoning tasks. YaRN, used at"
         f" test without the fine-tuning that its authors use, {yarn_en} RoPE's loss ({gap})."
@@ -298,7 +298,7 @@ def summarize_positions(numbers: Numbers) -> Words:
         "窓が長いほど、前の文脈が短いトークンの割合は減る。Press et al. 2022 は ALiBi の利得を"
         "主にこの効果（early token curse）で説明しており、"
         "スライディングウィンドウにも同じ効果がある。"
-        f"位置情報なしでの損失の増加は RoPE に対して {nope} ナット。"
+        f"位置情報なしでの損失の増加から RoPE での増加を引くと {nope} ナット。"
         "Kazemnejad et al. 2023 によれば、推論課題では"
         "位置情報のないデコーダ（NoPE）が ALiBi・RoPE・絶対位置よりも長い入力に汎化する。"
         "著者らの行う追加学習なしに試験時だけ YaRN を使うと、"
@@ -350,7 +350,7 @@ def draw_lengths(numbers: Numbers) -> Figure:
     by_length.set_title(f"Trained at {context}, tested to {TIMES[-1] * context}")
     change.set_title("Change from the training length")
     figure.legend(
-        *along.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8
+        *along.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=7
     )
     return figure
 
