@@ -414,7 +414,7 @@ EXPERIMENT = Experiment(
     draw=draw_why_attention,
     summarize=summarize_why_attention,
     arms=MODELS,
-    settle=12,
+    settle=20,
     corrections=(
         Words(
             "A plain CNN needs O(N/k) layers to connect tokens N apart; O(log N) holds only when it"
