@@ -69,7 +69,7 @@ RATES = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
 PILOT_SEEDS = {"quick": 1, "default": 2, "full": 4}
 PILOT_LIMIT = 300  # at 0.002, the slowest rate, all pilots have learned by then
 LIMIT = {"quick": 300, "default": 600, "full": 3000}
-SEEDS: dict[Tier, int] = {"quick": 3, "default": 12, "full": 24}
+SEEDS: dict[Tier, int] = {"quick": 2, "default": 12, "full": 24}
 COST_HEADS = (1, 2, 4, 8, 16)
 COST_SEEDS = {"quick": 3, "default": 10, "full": 20}
 
