@@ -49,6 +49,12 @@ NAMES = {
     "mathdefault",
     "xP",
     "ms",
+    "GD",
+    "GRU",
+    "Taylor",
+    "chrono",
+    "elu",
+    "softmax",
 }
 
 
