@@ -1,5 +1,5 @@
-"""What it costs a real model, in nats per token, when the keys lose their differences of length or
-of direction; the shares of the score variance beside it; and the origin at which all keys have the
+"""The loss of a real model, in nats per token, when its keys lose their differences of length or of
+direction; the shares of the score variance beside it; and the origin at which all keys have the
 same length."""
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def measure_sinks(name: str, seed: int) -> dict[str, Any]:
 
 
 def measure_sink(subject: Subject, ids: list[int], seed: int = 0) -> dict[str, Any]:
-    """The weights on the first token, its key and value, and what it costs to cut it."""
+    """The weights on the first token, its key and value, and the losses without it."""
     trace = trace_of(subject, ids, what=("query", "key", "value"))
     looks = list(trace.looks.values())
     return {
