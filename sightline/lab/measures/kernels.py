@@ -130,8 +130,8 @@ class LearnedKernel(nn.Module):
 
 
 def learned_kernel(kind: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
-    """Train the projections and the scale; the error on fresh rows, and the share of W_K that lies
-    in the relevant plane (by chance 2/8)."""
+    """Train the projections and the scale; the error on fresh rows, and the share of W_K that reads
+    the relevant plane (by chance 2/8)."""
     plane = relevant_plane(seed)
     torch.manual_seed(seed)
     model = LearnedKernel(kind)
