@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 import statistics
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from sightline.lens.geometry.decompose import LayerGeometry, geometry_by_layer
 from sightline.lens.heads.profile import HeadMap, heads_of
 from sightline.lens.heads.relations import relations_of
 from sightline.lens.interventions.edits import Edits, ablate, logits_with
+from sightline.lens.interventions.keys import ORIGINS, PARTS, change_keys
 from sightline.model import Model
 
 ROOT = Path(__file__).parents[1]
@@ -118,51 +120,94 @@ def relations(model: Model) -> str:
         lines.append(
             f"| {relation.title} | layer {best.layer}, head {best.head} |"
             f" {mark}{best.rate:.0%}{mark} | {relation.chance:.0%} | {relation.offset_rate:.0%} |"
-            f" {max(best.p_chance, best.p_offset):.1g} |"
+            f" {best.p:.1g} |"
         )
     return "\n".join(lines)
 
 
 def geometry(model: Model) -> str:
-    """Direction and length by layer."""
+    """Direction and length by layer: the shares from both origins, with and without the first
+    token, and for a language model the loss without either."""
     from matplotlib.figure import Figure
 
-    by_layer = geometry_by_layer(model.trace(SENTENCE))
+    trace = model.trace(SENTENCE)
+    every, others = (geometry_by_layer(trace, sink=sink) for sink in (True, False))
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes, norms = figure.subplots(1, 2)
-    layers = [layer.site[1] for layer in by_layer]
-    axes.plot(
-        layers,
-        [100 * layer.centred.direction for layer in by_layer],
-        marker="o",
-        markersize=3,
-        label="of the scores' variance",
-    )
-    axes.plot(
-        layers,
-        [100 * layer.centred.attention_direction for layer in by_layer],
-        marker="s",
-        markersize=3,
-        label="of the attention (KL)",
-    )
-    axes.set(xlabel="layer", ylabel="direction, %", title="How much is direction", ylim=(0, 110))
-    axes.legend(frameon=False)
-    norms.plot(layers, [layer.query_length for layer in by_layer], label="|q|")
-    norms.plot(layers, [layer.key_length for layer in by_layer], label="|k|")
-    norms.set(xlabel="layer", title="Mean lengths", ylim=(0, None))
-    norms.legend(frameon=False)
+    layers = [layer.site[1] for layer in every]
+    for (origin, which), shares in direction_shares(every, others).items():
+        label = f"from {origin}, {which}"
+        axes.plot(layers, [100 * share for share in shares], label=label, linewidth=1.2)
+    axes.axhline(100, color="0.5", linestyle=":", linewidth=1)
+    axes.set(xlabel="layer", ylabel="direction, %", title="Share of direction in the variance")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=7)
+    looks = list(trace.looks.values())
+    for label, part in (
+        ("|k| of the first token", slice(1)),
+        ("|k| of the others", slice(1, None)),
+    ):
+        lengths = [float(look.key[0, :, part].norm(dim=-1).mean()) for look in looks]
+        norms.plot(layers, lengths, label=label)
+    norms.set(xlabel="layer", title="Mean lengths of the keys", ylim=(0, None))
+    norms.legend(frameon=False, fontsize=7)
     figure.suptitle(f"{model.name}: “{SENTENCE}”", fontsize=9)
     figure.savefig(FIGURES / f"geometry-{model.name}.svg", metadata={"Date": None})
-    return f"![geometry](figures/geometry-{model.name}.svg)\n\n{in_words(model, by_layer)}"
+    table = share_table(model, direction_shares(every, others))
+    losses = "" if model.config.decoder is None else f"\n\n{loss_table(model)}"
+    return f"![geometry](figures/geometry-{model.name}.svg)\n\n{table}{losses}"
 
 
-def in_words(model: Model, by_layer: list[LayerGeometry]) -> str:
-    shares = {layer.site[1]: layer.centred.direction for layer in by_layer}
-    lowest = min(shares, key=lambda layer: shares[layer])
-    mean = statistics.mean(shares.values())
+def direction_shares(
+    every: list[LayerGeometry], others: list[LayerGeometry]
+) -> dict[tuple[str, str], list[float]]:
+    """The share of direction of each layer, by origin and by the keys that take part."""
+    return {
+        (origin, which): [getattr(layer, part).direction for layer in layers]
+        for which, layers in (("all keys", every), ("without the first", others))
+        for origin, part in (("zero", "raw"), ("the mean key", "centred"))
+    }
+
+
+def share_table(model: Model, shares: dict[tuple[str, str], list[float]]) -> str:
+    """The mean over the layers, and their range."""
+    cells = {
+        name: f"{statistics.mean(row):.0%} ({min(row):.0%} to {max(row):.0%})"
+        for name, row in shares.items()
+    }
+    lines = [
+        f"| {model.name}: direction's share | lengths from zero | from the mean key |",
+        "|---|--:|--:|",
+    ]
+    rows = [
+        f"| {which} | {cells['zero', which]} | {cells['the mean key', which]} |"
+        for which in ("all keys", "without the first")
+    ]
+    return "\n".join(lines + rows)
+
+
+def loss_table(model: Model) -> str:
+    """The loss of the sentence after each change of the keys of all layers."""
+
+    def loss(edits: Edits) -> str:
+        assert model.tokenizer is not None
+        ids = model.tokenizer.encode(SENTENCE, special=True)
+        logits = logits_with(model, ids, edits)
+        return f"{float(F.cross_entropy(logits[:-1], torch.tensor(ids[1:]))):.2f}"
+
+    def row(keep: bool) -> str:
+        changes = [
+            loss(change_keys(model, part, origin=origin, keep_first=keep))
+            for part, origin in product(PARTS, ORIGINS)
+        ]
+        return " | ".join(changes)
+
     return (
-        f"{model.name}: {mean:.0%} direction on average over the layers, least in layer {lowest}"
-        f" ({shares[lowest]:.0%})."
+        "| nats per token, intact "
+        + loss(Edits())
+        + " | equal lengths, from zero | from the mean | equal directions, from zero | from the"
+        " mean |\n|---|--:|--:|--:|--:|\n"
+        f"| of all keys | {row(False)} |\n| the first kept | {row(True)} |"
     )
 
 

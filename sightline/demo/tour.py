@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch.nn.functional import cross_entropy
+
 from sightline.errors import InputError
 from sightline.generation.text import Generation
 from sightline.lens.draw.page import (
@@ -19,7 +22,9 @@ from sightline.lens.draw.page import (
     save_page,
     shown_text,
 )
-from sightline.lens.geometry.decompose import Geometry, geometry_by_layer
+from sightline.lens.geometry.decompose import Geometry
+from sightline.lens.interventions.edits import Edits, logits_with
+from sightline.lens.interventions.keys import change_keys
 from sightline.lens.trace.subject import Token
 from sightline.lens.trace.trace import Trace
 from sightline.model import Model
@@ -44,24 +49,39 @@ class LinkHead:
 
 @dataclass(frozen=True)
 class SentenceAnalysis:
-    """The sentence: its trace, the heads that link the pronoun to its referent, and the geometry of
-    the first of them."""
+    """The sentence: its trace, the heads that link the pronoun to its referent, the geometry of the
+    first of them, and the loss as it is and with equal lengths or directions of the keys."""
 
     trace: Trace
     links: tuple[LinkHead, ...]
     geometry: Geometry
-    direction: float
+    losses: KeyLosses
+
+
+@dataclass(frozen=True)
+class KeyLosses:
+    """Nats per token of the sentence: as it is, with equal lengths of the keys, and with equal
+    directions, each from zero."""
+
+    intact: float
+    equal_lengths: float
+    equal_directions: float
 
 
 def analyze_sentence(model: Model) -> SentenceAnalysis:
     """Trace the sentence and analyze it."""
     trace = model.trace(SENTENCE)
     links = linking_heads(trace, PRONOUN, REFERENT)
-    shares = [layer.shares.direction for layer in geometry_by_layer(trace)]
-    finite = [share for share in shares if not math.isnan(share)]
-    return SentenceAnalysis(
-        trace, links, trace.geometry(links[0].layer, links[0].head), sum(finite) / len(finite)
-    )
+    geometry = trace.geometry(links[0].layer, links[0].head)
+    return SentenceAnalysis(trace, links, geometry, key_losses(model, trace))
+
+
+def key_losses(model: Model, trace: Trace) -> KeyLosses:
+    """The loss of the traced text with the keys of all layers changed."""
+    targets = torch.tensor([token.id for token in trace.tokens[1:]])
+    edits = (Edits(), change_keys(model, "length"), change_keys(model, "direction"))
+    logits = (logits_with(model, trace, edit)[:-1].float().cpu() for edit in edits)
+    return KeyLosses(*(float(cross_entropy(one, targets)) for one in logits))
 
 
 def linking_heads(trace: Trace, word: str, target: str, *, count: int = 5) -> tuple[LinkHead, ...]:
@@ -159,8 +179,10 @@ def write_tour(
 
 
 def direction_sentence(analysis: SentenceAnalysis) -> str:
-    """The direction share of the whole model, in words."""
+    """What the model loses in this sentence without lengths, and without directions."""
+    losses = analysis.losses
     return (
-        f"Over all layers and heads, direction explains {analysis.direction:.0%} of the score"
-        " variance in this sentence, length the rest."
+        f"In this sentence the model's loss is {losses.intact:.2f} nats per token; with equal key"
+        f" lengths (from zero) in all layers {losses.equal_lengths:.2f}, with equal directions"
+        f" {losses.equal_directions:.2f}."
     )

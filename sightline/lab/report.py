@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sightline.errors import InputError
+from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.experiment import Finding, Power, Words
 from sightline.lab.statistics import MOST_SEEDS
 from sightline.lab.style import has_japanese_font, save_figure
@@ -30,6 +31,8 @@ LABELS = {
     "seeds": Words("seeds", "シード数"),
     "rates": Words("Tuned learning rates", "調整した学習率"),
     "power": Words("Power", "検出力"),
+    "unmeasured": Words("Not measured yet", "未測定"),
+    "runs": Words("The same experiments with other seeds", "別のシードでの結果"),
 }
 VERDICTS = {
     "supported": Words("supported", "支持される"),
@@ -46,11 +49,19 @@ HOLDS = {
 ENGLISH_FIGURES = "日本語フォントが見つからないため、図は英語で描かれている。"
 
 
-def write_html(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
-    """One self-contained page."""
+def write_html(
+    findings: Sequence[Finding],
+    file: Path,
+    *,
+    language: str = "en",
+    others: Sequence[Finding] = (),
+) -> Path:
+    """One self-contained page. `others` are findings with other seeds."""
     sections = [section for finding in findings for section in sections_of(finding, language)]
+    runs = verdict_table([*findings, *others], language) if others else None
+    repeated = [] if runs is None else [TableSection("", LABELS["runs"][language], *runs)]
     return save_page(
-        [*overview(findings, language), *sections],
+        [*overview(findings, language), *repeated, *sections],
         file,
         title=f"Sightline: {LABELS['title'][language]}",
     )
@@ -76,6 +87,24 @@ def overview(findings: Sequence[Finding], language: str) -> list[Section]:
     )
     prose = [text.replace("`", "") for text in overview_texts(findings, language)]
     return [ProseSection(LABELS["title"][language], prose), TableSection("", "", head, rows)]
+
+
+def verdict_table(
+    findings: Sequence[Finding], language: str
+) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Head and rows: the verdict of each experiment in the first column of its seed."""
+    seeds = sorted({finding.seed for finding in findings})
+    verdicts: dict[str, dict[int, str]] = {}
+    titles: dict[str, str] = {}
+    for finding in findings:
+        name = finding.experiment.name
+        titles.setdefault(name, finding.experiment.title[language])
+        verdicts.setdefault(name, {})[finding.seed] = VERDICTS[finding.verdict][language]
+    head = (LABELS["experiment"][language], *(f"--seed {seed}" for seed in seeds))
+    rows = [
+        [titles[name], *(row.get(seed, "") for seed in seeds)] for name, row in verdicts.items()
+    ]
+    return head, rows
 
 
 def overview_texts(findings: Sequence[Finding], language: str) -> list[str]:
@@ -120,8 +149,18 @@ def overview_texts(findings: Sequence[Finding], language: str) -> list[str]:
             f"再現方法：{again}。測定環境：{libraries}。",
         ),
     ]
+    if unmeasured := unmeasured_experiments(findings):
+        label = LABELS["unmeasured"]
+        names = ", ".join(unmeasured)
+        texts.append(Words(f"{label.en}: {names}.", f"{label.ja}：{names}。"))
     note = [ENGLISH_FIGURES] if language == "ja" and not has_japanese_font() else []
     return [*(text[language] for text in texts), *note]
+
+
+def unmeasured_experiments(findings: Sequence[Finding]) -> list[str]:
+    """The experiments without a finished finding among these."""
+    measured = {finding.experiment.name for finding in findings if finding.complete}
+    return [name for name in EXPERIMENTS if name not in measured]
 
 
 def rerun_command(name: str, finding: Finding) -> str:
@@ -210,8 +249,15 @@ def explanation_lines(finding: Finding, language: str) -> list[str]:
     )
 
 
-def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "en") -> Path:
-    """A Markdown page with its figures in the folder `figures` beside it."""
+def write_markdown(
+    findings: Sequence[Finding],
+    file: Path,
+    *,
+    language: str = "en",
+    others: Sequence[Finding] = (),
+) -> Path:
+    """A Markdown page with its figures in the folder `figures` beside it. `others` are findings
+    with other seeds."""
     pictures = file.parent / "figures"
     try:
         pictures.mkdir(parents=True, exist_ok=True)
@@ -229,6 +275,10 @@ def write_markdown(findings: Sequence[Finding], file: Path, *, language: str = "
                 f"| {title} | {VERDICTS[finding.verdict][language]} | {finding.seeds or ''}"
                 f" | {finding.seconds:,.0f} |"
             )
+        if others:
+            header, rows = verdict_table([*findings, *others], language)
+            lines += ["", f"{LABELS['runs'][language]}:", "", f"| {' | '.join(header)} |"]
+            lines += ["|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
         for finding in findings:
             lines += ["", *experiment_markdown(finding, pictures, language)]
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         scale,
         steer,
     )
+    from sightline.lens.interventions.keys import change_keys
     from sightline.lens.interventions.metrics import logit_difference, probability
     from sightline.lens.interventions.sweep import ablation_sweep, sweep
     from sightline.lens.trace.measures import attention_measures, norm_growth
@@ -50,6 +51,7 @@ __all__ = [
     "attention_flow",
     "attention_measures",
     "attribution",
+    "change_keys",
     "diff",
     "geometry_of",
     "gradient_input",
@@ -95,6 +97,7 @@ _NAMES = {
         "scale",
         "steer",
     ),
+    "interventions.keys": ("change_keys",),
     "interventions.metrics": ("logit_difference", "probability"),
     "interventions.sweep": ("ablation_sweep", "sweep"),
     "trace.measures": ("attention_measures", "norm_growth"),

@@ -27,6 +27,7 @@ NAMES = {
     "MiB",
     "Post",
     "Pre",
+    "RBF",
     "ReLU",
     "RoPE",
     "SwiGLU",
@@ -36,6 +37,8 @@ NAMES = {
     "minilm",
     "nGPT",
     "smollm2",
+    "SmolLM2",
+    "stories15m",
     "std",
     "float32",
     "float64",
@@ -46,6 +49,12 @@ NAMES = {
     "mathdefault",
     "xP",
     "ms",
+    "GD",
+    "GRU",
+    "Taylor",
+    "chrono",
+    "elu",
+    "softmax",
 }
 
 
@@ -115,11 +124,11 @@ def test_ticks_titles_and_legends_are_translated() -> None:
     drawing, (axes,) = style.new_figure()
     axes.plot([0, 1], [0, 1], label="uniform guess")
     axes.set(xlabel="step", title="Recall")
-    axes.set_xticks([0, 1], labels=["raw keys", "centred keys"])
+    axes.set_xticks([0, 1], labels=["first key", "other keys"])
     axes.legend()
     style.translate_figure(drawing)
     assert (axes.get_xlabel(), axes.get_title()) == ("ステップ", "想起")
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["元のキー", "中心化したキー"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["先頭のキー", "他のキー"]
     legend = axes.get_legend()
     assert legend is not None
     assert legend.get_texts()[0].get_text() == "一様な推測"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sightline.errors import InputError
+from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import finding, run, steps
 from sightline.lab.experiment import (
     FIRST_SEED,
@@ -17,6 +18,7 @@ from sightline.lab.experiment import (
     ExperimentPart,
     Numbers,
     Plan,
+    TunedRate,
     Words,
     verdict_of,
 )
@@ -140,6 +142,21 @@ def test_reports_hold_the_lesson_in_both_languages(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "lab-three-words.svg").exists()
 
 
+def test_reports_say_what_is_not_measured_and_compare_seeds(tmp_path: Path) -> None:
+    first, second = (
+        run("three-words", out=tmp_path, tier="quick", seed=seed) for seed in (FIRST_SEED, 1000)
+    )
+    text = write_markdown([first], tmp_path / "page.md", others=[second]).read_text("utf-8")
+    assert "| experiment | --seed 100 | --seed 1000 |" in text
+    assert "| Self-attention on three words | supported | supported |" in text
+    unmeasured = [name for name in EXPERIMENTS if name != "three-words"]
+    assert f"Not measured yet: {', '.join(unmeasured)}." in text
+    page = write_html([first], tmp_path / "page.html", others=[second], language="ja")
+    assert "別のシードでの結果" in page.read_text("utf-8")
+    alone = write_markdown([first], tmp_path / "alone.md").read_text("utf-8")
+    assert "--seed 1000" not in alone
+
+
 def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     found = run("three-words", out=tmp_path, tier="quick")
     twice = [save_figure(found.figures()["three-words"], tmp_path / name) for name in ("a", "b")]
@@ -169,7 +186,8 @@ def test_what_measures_time_is_alone() -> None:
     parts = [
         part
         for name in ("kv-cache", "why-attention")
-        for part in EXPERIMENTS[name].parts(Plan("quick"))
+        for rates in [{arm: TunedRate(arm, 1e-3, False, ()) for arm in EXPERIMENTS[name].arms}]
+        for part in EXPERIMENTS[name].parts(Plan("quick", rates=rates))
     ]
     assert all(
         part.alone == ("time" in part.name or part.name.startswith("memory")) for part in parts

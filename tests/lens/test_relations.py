@@ -4,6 +4,7 @@ looks everywhere do not."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from tokenizers import models, pre_tokenizers
 
 import sightline as sl
 from sightline.errors import InputError
-from sightline.lens.heads.links import TokenLink, sentences, token_links
+from sightline.lens.heads.links import AHEAD, RELATIONS, TokenLink, sentences, token_links
 from sightline.lens.heads.relations import best_offset, binomial_tail, relations_of
 from sightline.lens.trace.subject import Subject
 from sightline.text.tokenizer import Tokenizer
@@ -22,33 +23,54 @@ from tests.families.oracle import transformers
 from tests.lens import planted as p
 
 P = 40
+USUAL = ("pronoun", "verb", "adjective")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A token for each English word of the sentences."""
+    texts = [sentence.text for sentence in sentences("en")]
+    return word_tokenizer(tmp_path_factory.mktemp("words"), texts)
+
+
+def word_tokenizer(place: Path, texts: Sequence[str]) -> Tokenizer:
+    """A token for each word of the texts."""
     split = pre_tokenizers.Whitespace()
-    words = {
-        word for sentence in sentences("en") for word, _ in split.pre_tokenize_str(sentence.text)
-    }
+    words = {word for text in texts for word, _ in split.pre_tokenize_str(text)}
     made = tokenizers.Tokenizer(
         models.WordLevel(
             {word: id for id, word in enumerate(["[UNK]", *sorted(words)])}, unk_token="[UNK]"
         )
     )
     made.pre_tokenizer = split
-    place: Path = tmp_path_factory.mktemp("words")
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]").save_pretrained(
         place
     )
-    result = Tokenizer.from_folder(place)
-    assert result is not None
-    return result
+    found = Tokenizer.from_folder(place)
+    assert found is not None
+    return found
 
 
-def planted(tokenizer: Tokenizer, *, causal: bool) -> sl.Model:
-    """One layer of four heads: knows all pairs of words, looks one back, looks one ahead, looks
-    everywhere."""
+def planted(tokenizer: Tokenizer, *, causal: bool, knows: Sequence[str] = USUAL) -> sl.Model:
+    """One layer of four heads: knows all pairs of words of some relations, looks one back, looks
+    one ahead, looks everywhere."""
+    links = [
+        (sentence, link.relation, link.source, link.target)
+        for sentence in sentences("en")
+        for link in sentence.links
+        if link.relation in knows
+    ]
+    pairs = list[tuple[str, str]]()
+    for sentence, relation, source, target in links:
+        one, other = sentence.text[slice(*source)], sentence.text[slice(*target)]
+        pairs.append((other, one) if causal and relation in AHEAD else (one, other))
+    return planted_pairs(tokenizer, pairs, causal=causal)
+
+
+def planted_pairs(
+    tokenizer: Tokenizer, words: Sequence[tuple[str, str]], *, causal: bool
+) -> sl.Model:
+    """One layer of four heads, of which the first looks from the first word of each pair to the
+    second."""
     size, width = tokenizer.vocab_size, tokenizer.vocab_size + P
     make = sl.gpt if causal else sl.bert
     model = sl.build(
@@ -65,14 +87,8 @@ def planted(tokenizer: Tokenizer, *, causal: bool) -> sl.Model:
         )
     ).eval()
     pairs = torch.zeros(size, size)
-    for sentence in sentences("en"):
-        for link in sentence.links:
-            one, other = (
-                int(tokenizer.encode(sentence.text[slice(*span)])[0])
-                for span in (link.source, link.target)
-            )
-            turned = causal and link.relation == "adjective"
-            pairs[(one, other) if turned else (other, one)] = 1.0
+    for looks, finds in words:
+        pairs[tokenizer.encode(finds)[0], tokenizer.encode(looks)[0]] = 1.0
     query, key = torch.zeros(4, width, width), torch.zeros(4, width, width)
     query[0, :size, :size], key[0, :size, :size] = pairs, torch.eye(size)
     for head, by in ((1, 1), (2, -1)):
@@ -95,11 +111,16 @@ def planted(tokenizer: Tokenizer, *, causal: bool) -> sl.Model:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_head_that_knows_is_found_and_no_other(tokenizer: Tokenizer, causal: bool) -> None:
-    result = relations_of(planted(tokenizer, causal=causal), language="en")
-    assert (result.causal, result.stack) == (causal, "decoder" if causal else "encoder")
-    assert [one.relation for one in result.relations] == ["pronoun", "verb", "adjective"]
-    for one in result.relations:
+@pytest.mark.parametrize(
+    "knows", [USUAL, ("predicate", "place", "synonym"), ("preposition",)], ids="-".join
+)
+def test_the_head_that_knows_is_found_and_no_other(
+    tokenizer: Tokenizer, causal: bool, knows: Sequence[str]
+) -> None:
+    found = relations_of(planted(tokenizer, causal=causal, knows=knows), language="en")
+    assert (found.causal, found.stack) == (causal, "decoder" if causal else "encoder")
+    assert [one.relation for one in found.relations] == list(RELATIONS)
+    for one in (one for one in found.relations if one.relation in knows):
         assert one.skipped == 0
         assert one.top[0].head == 0
         assert one.top[0].is_significant
@@ -125,14 +146,15 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
         sl.build(sl.gpt(width=16, layers=2, heads=4, vocab_size=size, max_positions=P)).eval(),
         tokenizer,
     )
-    result = relations_of(model, language="en")
-    hits, counts, chances = np.zeros((3, 2, 4)), np.zeros(3), np.zeros(3)
+    found = relations_of(model, language="en")
+    kinds = len(RELATIONS)
+    hits, counts, chances = np.zeros((kinds, 2, 4)), np.zeros(kinds), np.zeros(kinds)
     for sentence in sentences("en"):
         trace = model.trace(sentence.text)
         for one in token_links(
             trace.tokens, sentence.links, causal=True, unknown=tokenizer.unknown
         )[0]:
-            kind = ["pronoun", "verb", "adjective"].index(one.relation)
+            kind = list(RELATIONS).index(one.relation)
             counts[kind] += 1
             chances[kind] += len(one.targets) / len(one.candidates)
             for layer in range(2):
@@ -141,10 +163,12 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
                     hits[kind, layer, head] += (
                         max(one.candidates, key=lambda key, row=rows[head]: row[key]) in one.targets
                     )
-    for kind, one in enumerate(result.relations):
+    for kind, one in enumerate(found.relations):
         assert one.links == counts[kind]
         assert one.chance == pytest.approx(chances[kind] / counts[kind])
         np.testing.assert_allclose(one.rates.numpy(), hits[kind] / counts[kind], atol=1e-6)
+        assert torch.equal(one.hits.mean(-1), one.rates)
+        assert len(one.sentences) == len(one.guessed) == one.links
         assert one.mean == pytest.approx(one.rates.mean().item(), abs=1e-6)
         assert one.spread == pytest.approx(float(np.std(one.rates.numpy())), abs=1e-6)
         assert not any(head.is_significant for head in one.top)
@@ -186,20 +210,20 @@ def test_an_encoder_decoder_is_asked_for_its_encoder(tokenizer: Tokenizer) -> No
         ).eval(),
         tokenizer,
     )
-    result = relations_of(model, language="en")
-    assert (result.stack, result.causal) == ("encoder", False)
-    assert result.relations[0].rates.shape == (1, 2)
+    found = relations_of(model, language="en")
+    assert (found.stack, found.causal) == ("encoder", False)
+    assert found.relations[0].rates.shape == (1, 2)
 
 
 def test_progress_and_json(tokenizer: Tokenizer) -> None:
     seen = list[tuple[int, int]]()
-    result = relations_of(
+    found = relations_of(
         planted(tokenizer, causal=True),
         language="en",
         progress=lambda done, total: seen.append((done, total)),
     )
     assert seen == [(n, len(sentences("en"))) for n in range(1, len(sentences("en")) + 1)]
-    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["relations"][0]["top"][0]["found"] is True
     assert plain["relations"][2]["looks"] == "noun"
 

@@ -1,514 +1,375 @@
-"""Direction and length: how much of a score is cos θ and how much |q| and |k|, in real models and
-in models that use direction only.
+"""Direction and length: what a real model loses without the differences of its keys in direction or
+in length, and models that use direction only.
 
-    score = |q| |k| cos θ / √d_k                  dot
-    score = s cos θ                               cosine: |k| = 1
-    score = √d_k Σ s_i² q̂_i k̂_i                   nGPT: every vector on the unit sphere, s learned
+    score = |q| |k| cos θ / √d_k                                  dot
+          = |q| |k − c| cos θ_c / √d_k  +  q·c / √d_k             from another origin c
+    score = s cos θ                                               cosine: |k| = 1
+    score = √d_k Σ s_i² q̂_i k̂_i                                   nGPT: unit vectors, s learned
 
-Attention with a fixed kernel is a kernel smoother; it smooths the noisy loss of each training run
-here.
+Softmax ignores q·c, so the origin is a choice, and with it what is called length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
 
-from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
-from sightline.lab.measures.kernel_smoother import measure_smoother, smooth_losses
-from sightline.lab.statistics import Interval, all_hold, lies_below, paired_difference
-from sightline.lab.style import COLOURS, new_figure, plot_mean
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from torch import Tensor
-
-    from sightline.config import ModelConfig
-    from sightline.core.model import Transformer
-
-TEXT = (
-    "The animal didn't cross the street because it was too tired. Every summer the children of the"
-    " village walked along the river to the old mill, where the miller, who had known their fathers"
-    " as boys, gave them bread and told them stories about the war. Nobody knew how many of them"
-    " were true."
+from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Tier, Words
+from sightline.lab.measures.geometry_pictures import (
+    KINDS,
+    MODEL_NAMES,
+    NAMES,
+    WHERE,
+    column,
+    costs_of,
+    draw_geometry_figures,
+    extra_cost_of_direction,
+    models_in,
+    steps_to_common_loss,
+    texts_of,
 )
-MODELS = ("minilm", "smollm2-135m-instruct")
-KINDS = ("dot", "cosine", "ngpt")
-NAMES = {"dot": "dot product", "cosine": "cosine", "ngpt": "nGPT"}
+from sightline.lab.statistics import (
+    Decision,
+    Interval,
+    decide_above,
+    decide_below,
+    paired_difference,
+    paired_ratio,
+)
+from sightline.lab.tuning import Grid, pilot_parts, tuned_rates
+
+MODELS: dict[Tier, tuple[str, ...]] = {
+    "quick": ("stories15m",),
+    "default": ("smollm2-135m-instruct", "stories15m"),
+    "full": ("smollm2-135m-instruct", "stories15m"),
+}
+SINK_MODEL = "smollm2-135m-instruct"  # stories15m loses too little to divide it
+TEXTS: dict[Tier, int] = {"quick": 3, "default": 8, "full": 24}
 JAPANESE = {"dot": "内積", "cosine": "コサイン", "ngpt": "nGPT"}
-RATES = {
-    "quick": (3e-3, 1e-2, 3e-2),
+RATES: dict[Tier, tuple[float, ...]] = {
+    "quick": (1e-3, 4e-3, 1.6e-2, 6.4e-2),
     "default": (1e-3, 3e-3, 1e-2, 3e-2),
     "full": (1e-3, 3e-3, 1e-2, 3e-2),
 }
-STEPS = {"quick": 60, "default": 400, "full": 3000}
-SEEDS = {"quick": 3, "default": 3, "full": 6}
-WIDTH = 64
-LAYERS = 2
-HEADS = 2
-CONTEXT = 64
-ROWS = 8
+STEPS = {"quick": 50, "default": 400, "full": 3000}
+PILOTS = {"quick": 1, "default": 2, "full": 3}
+SEEDS: dict[Tier, int] = {"quick": 2, "default": 6, "full": 10}
+SETTLE = 16
+SAME = 0.0  # nats: neither costs more, neither loses
+HALF = 0.5  # more than half is "most"
+ROUNDING = 1e-4  # of float32 scores, relative; an identity that fails is off by far more
+EXACT = 1e-9  # of float64 with 48 keys in 48 or 64 dimensions
+
+
+def geometry_pilots(tier: Tier) -> Sequence[ExperimentPart]:
+    grid = Grid(KINDS, RATES[tier], PILOTS[tier], f"steps-{STEPS[tier]}")
+    return pilot_parts(
+        grid,
+        lambda kind, rate, seed: {"score": train(kind, rate, STEPS[tier], seed)["loss"]},
+    )
 
 
 def geometry_parts(plan: Plan) -> Sequence[ExperimentPart]:
     tier = plan.tier
-    seed = plan.seed
     steps = STEPS[tier]
-    seeds = range(seed, seed + SEEDS[tier])
     real = [
-        ExperimentPart(f"real.{model}", lambda model=model: measure_real_layers(model))
-        for model in MODELS
-    ]
-    exact = [ExperimentPart(f"smoother.seed-{n}", lambda n=n: measure_smoother(n)) for n in seeds]
-    return [*real, *exact] + [
         ExperimentPart(
-            f"trained.{kind}.rate-{rate:g}.steps-{steps}.seed-{n}",
-            lambda kind=kind, rate=rate, n=n: train_kind(kind, rate, steps, n),
+            f"real.{model}.text-128.seed-{n}",
+            lambda model=model, n=n: measure_real_text(model, n),
         )
-        for kind in KINDS
-        for rate in RATES[tier]
-        for n in seeds
+        for model, n in product(MODELS[tier], plan.seeds(TEXTS))
+    ]
+    return real + [
+        ExperimentPart(
+            f"trained.{kind}.rate-{plan.rate(kind):g}.steps-{steps}.seed-{n}",
+            lambda kind=kind, n=n: train(kind, plan.rate(kind), steps, n),
+        )
+        for kind, n in product(KINDS, plan.seeds(SEEDS))
     ]
 
 
-# ------------------------------------------------------------------------------------ real models
+def train(kind: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
+    """A model with one kind of scores."""
+    from sightline.lab.measures.score_kinds import train_kind
+
+    return train_kind(kind, rate, steps, seed)
 
 
-def measure_real_layers(name: str) -> list[dict[str, float]]:
-    """Lengths, angles and shares of each layer of a real model on one text, and the difference
-    between |q| |k| cos θ and the score."""
-    from sightline.lens.geometry.decompose import geometry_by_layer, geometry_of
-    from sightline.loading import load
+def measure_real_text(model: str, seed: int) -> dict[str, Any]:
+    """The loss of one text without the differences of the keys in length or in direction."""
+    from sightline.lab.measures.key_costs import measure_key_costs
 
-    trace = load(name, engine="torch").trace(TEXT)
-    rows: list[dict[str, float]] = []
-    for layer in geometry_by_layer(trace):
-        head = geometry_of(trace, layer.site[1], 0)
-        look = trace.look(layer.site[1])
-        allowed = head.allowed
-        scores = look.scores(0)[allowed]
-        difference = float((head.scores()[allowed] - scores).abs().max() / scores.abs().max())
-        rows.append(
-            {
-                "query": layer.query_length,
-                "key": layer.key_length,
-                "cosine": layer.cosine,
-                "direction": layer.shares.direction,
-                "length": layer.shares.length,
-                "attention length": layer.shares.attention_length,
-                "apart": difference,
-            }
-        )
-    return rows
-
-
-# -------------------------------------------------------------------------------- trained models
-
-
-def model_of_kind(kind: str, vocabulary: int) -> ModelConfig:
-    """The same size and positions; only the attention scores differ."""
-    from sightline.architectures import llama, ngpt
-
-    if kind == "ngpt":
-        return ngpt(
-            width=WIDTH, layers=LAYERS, heads=HEADS, vocab_size=vocabulary, max_positions=CONTEXT
-        )
-    return llama(
-        width=WIDTH,
-        layers=LAYERS,
-        heads=HEADS,
-        vocab_size=vocabulary,
-        max_positions=CONTEXT,
-        attention=kind,
-        tied=False,
-    )
-
-
-def train_kind(kind: str, rate: float, steps: int, seed: int) -> dict[str, Any]:
-    """Train on the same batches without weight decay (nGPT without warm-up, as in its paper):
-    held-out loss, smoothed learning curve, share of length."""
-    from sightline.lab.learning import held_out_loss, shakespeare, training_steps
-    from sightline.training.config import AdamW
-
-    text, vocabulary = shakespeare(CONTEXT, ROWS, seed)
-    warmup = 0 if kind == "ngpt" else steps // 20
-    optimizer = AdamW(lr=rate, weight_decay=0.0)
-    run = list(
-        training_steps(
-            model_of_kind(kind, vocabulary),
-            text,
-            steps=steps,
-            warmup=warmup,
-            optimizer=optimizer,
-            seed=seed,
-        )
-    )
-    learner = run[-1][0]
-    losses = [event.loss for _, event in run]
-    parameters = sum(p.numel() for p in learner.transformer.parameters())
-    shares = length_shares(learner.transformer, next(iter(text.validation())).tokens[0])
-    return {
-        "loss": held_out_loss(learner, text),
-        "parameters": parameters,
-        "losses": losses,
-        **smooth_losses(losses),
-        **shares,
-    }
-
-
-def length_shares(transformer: Transformer, tokens: Tensor) -> dict[str, float]:
-    """The share of the score variance over keys that is due to length, averaged over layers, with
-    raw and with centred keys."""
-    import torch
-
-    from sightline.lens.geometry.decompose import layer_geometry
-    from sightline.lens.geometry.shares import nan_mean
-    from sightline.lens.trace.layer import look_at, sites_of
-    from sightline.record import Recorder
-
-    record = Recorder({"query", "key", "mask", "bias"})
-    with torch.no_grad():
-        transformer.eval().hidden(tokens[None], record=record)
-    layers = [layer_geometry(look_at(record, transformer, site)) for site in sites_of(transformer)]
-    return {
-        "length": nan_mean(layer.raw.length for layer in layers),
-        "centred length": nan_mean(layer.centred.length for layer in layers),
-    }
+    return measure_key_costs(model, seed)
 
 
 # ---------------------------------------------------------------------------------------- verdict
 
 
-def runs_of_kind(numbers: Numbers, kind: str, rate: float) -> list[Mapping[str, Any]]:
-    """All seeds of one kind and learning rate."""
-    return [
-        row for name, row in numbers.items() if name.startswith(f"trained.{kind}.rate-{rate:g}.")
-    ]
-
-
-def tried_rates(numbers: Numbers) -> list[float]:
-    return sorted(
-        {
-            float(name.split(".rate-")[1].split(".steps-")[0])
-            for name in numbers
-            if name.startswith("trained.")
-        }
-    )
-
-
-def best_runs_of_kind(numbers: Numbers, kind: str) -> list[Mapping[str, Any]]:
-    """The runs at the learning rate with the lowest mean held-out loss for this kind."""
-    return min(
-        (runs_of_kind(numbers, kind, rate) for rate in tried_rates(numbers)),
-        key=lambda rows: Interval.of([row["loss"] for row in rows]).mean,
-    )
-
-
-def best_rate_is_at_edge(numbers: Numbers, kind: str) -> bool:
-    """Whether the best learning rate is the lowest or highest that was tried."""
-    rates = tried_rates(numbers)
-    return best_runs_of_kind(numbers, kind) in (
-        runs_of_kind(numbers, kind, rates[0]),
-        runs_of_kind(numbers, kind, rates[-1]),
-    )
-
-
-def steps_to_loss(row: Mapping[str, Any], target: float) -> float:
-    """The first step whose smoothed loss is at most `target`; the number of steps if there is
-    none."""
-    return float(
-        next(
-            (step for step, loss in enumerate(row["course"], start=1) if loss <= target),
-            len(row["course"]),
-        )
-    )
-
-
-def steps_to_common_loss(numbers: Numbers) -> tuple[float, dict[str, list[float]]]:
-    """The final loss of the slowest kind, and the steps that each kind needs to reach it."""
-    runs = {kind: best_runs_of_kind(numbers, kind) for kind in KINDS}
-    target = max(Interval.of([row["course"][-1] for row in rows]).mean for rows in runs.values())
-    return target, {
-        kind: [steps_to_loss(row, target) for row in rows] for kind, rows in runs.items()
-    }
-
-
 def judge_geometry(numbers: Numbers) -> Sequence[Check]:
-    real = {
-        name.removeprefix("real."): rows
-        for name, rows in numbers.items()
-        if name.startswith("real.")
-    }
-    least = {name: min(row["direction"] for row in rows) for name, rows in real.items()}
-    apart = max(row["apart"] for rows in real.values() for row in rows)
-    kernel = max(
-        row["apart"] for name, row in numbers.items() if name.startswith(("smoother.", "trained."))
-    )
-    fits = Interval.of(
-        [
-            row["error"] / row["flat"]
-            for name, row in numbers.items()
-            if name.startswith("smoother.")
-        ]
-    )
-    length = {kind: [row["length"] for row in best_runs_of_kind(numbers, kind)] for kind in KINDS}
-    target, steps = steps_to_common_loss(numbers)
-    fewer = paired_difference(steps["ngpt"], steps["dot"])
-    worse = paired_difference(
-        *([row["loss"] for row in best_runs_of_kind(numbers, kind)] for kind in ("cosine", "dot"))
-    )
+    return [*exact_checks(numbers), *real_checks(numbers), *trained_checks(numbers)]
+
+
+def exact_checks(numbers: Numbers) -> list[Check]:
+    rows = [row for model in models_in(numbers) for row in texts_of(numbers, model)]
+    apart = max(row["apart"] for row in rows)
+    spread = max(row["sphere"] for row in rows)
+    weights = max(row["sphere weights"] for row in rows)
+    before = min(row["sphere before"] for row in rows)
     return [
         Check(
             Words(
                 "|q| |k| cos θ · scale equals the score, to 1 part in 10⁴",
                 "|q| |k| cos θ · scale はスコアに等しい（1万分の1まで）",
             ),
-            apart < 1e-4,
+            apart < ROUNDING,
             f"difference {apart:.1e}",
         ),
         Check(
             Words(
-                "in every layer of the real models, direction explains most of the score variance"
-                " over keys (> 0.5)",
-                "実モデルのどの層でも、キー間のスコアの分散は主に方向による（> 0.5）",
+                "length is a matter of the origin: for the first 48 keys of every head there is one"
+                " from which all have the same length (to 10⁻⁹), and no weight changes (to 10⁻⁴)",
+                "長さは原点の取り方による：各ヘッドの先頭48個のキーがすべて同じ長さになる原点があり"
+                "（10⁻⁹ まで）、重みは変わらない（10⁻⁴ まで）",
             ),
-            min(least.values()) > 0.5,
-            ", ".join(f"{name}: minimum {value:.2f}" for name, value in least.items()),
-        ),
-        Check(
-            Words(
-                "length explains nothing in cosine attention (< 10⁻⁶) and little in nGPT (< 0.1)",
-                "コサイン注意では長さの寄与は0（< 10⁻⁶）、nGPT でもわずか（< 0.1）",
-            ),
-            all_hold(
-                [
-                    max(abs(value) for value in length["cosine"]) < 1e-6,
-                    lies_below(Interval.of([abs(value) for value in length["ngpt"]]), 0.1),
-                ]
-            ),
-            ", ".join(f"{NAMES[kind]} {Interval.of(length[kind])}" for kind in KINDS),
-        ),
-        Check(
-            Words(
-                "the loss of cosine attention is less than 0.05 nats above the dot product's"
-                " (undecided if the dot product's best learning rate is at the end of the range)",
-                "コサイン注意の学習は内積に劣らない：損失が0.05 nats"
-                " 以上高くならない（内積の最良の学習率が範囲の端なら判定保留）",
-            ),
-            None if best_rate_is_at_edge(numbers, "dot") else lies_below(worse, 0.05),
-            f"cosine − dot {worse} nats",
-        ),
-        Check(
-            Words(
-                "nGPT reaches the same loss in fewer steps than the dot product (undecided"
-                " likewise)",
-                "nGPT は同じ損失に内積より少ないステップで届く（同様の場合は判定保留）",
-            ),
-            None if best_rate_is_at_edge(numbers, "dot") else lies_below(fewer, 0),
-            f"nGPT − dot {fewer} steps to {target:.3f} nats",
-        ),
-        Check(
-            Words(
-                "a kernel smoother equals attention with a fixed kernel, to 10⁻⁶",
-                "カーネル平滑化はカーネルを固定した注意機構に等しい（10⁻⁶）",
-            ),
-            kernel < 1e-6,
-            f"difference {kernel:.1e}",
-        ),
-        Check(
-            Words(
-                "and it recovers a curve from noise: less than half of the error of a constant"
-                " mean",
-                "ノイズから曲線を復元する：誤差は単純平均の半分未満",
-            ),
-            lies_below(fits, 0.5),
-            f"error / error of the mean {fits}",
+            spread < EXACT and weights < ROUNDING,
+            f"(longest − shortest) / mean: {before:.2f} from zero, {spread:.0e} from there;"
+            f" weights differ by {weights:.0e}",
         ),
     ]
 
 
-def summarize_geometry(numbers: Numbers) -> Words:
-    loss = {
-        kind: Interval.of([row["loss"] for row in best_runs_of_kind(numbers, kind)])
-        for kind in KINDS
-    }
+def real_checks(numbers: Numbers) -> list[Check]:
+    """What the loss says, by intervention."""
+    models = models_in(numbers)
+    equal = [where for where in WHERE if "equal" in where]
+    shuffled = [where for where in WHERE if "shuffled" in where]
+    return [
+        Check.over_seeds(
+            Words(
+                "in the real models, equal directions of the keys cost more than equal lengths:"
+                " from zero and from the mean key, the first key (the sink) changed or kept",
+                "実モデルでは、キーの方向を揃える方が長さを揃えるより損失が増える：原点がゼロでも平均キーでも、"
+                "先頭のキー（シンク）を含めても残しても",
+            ),
+            "; ".join(cost_text(numbers, model, where) for model in models for where in equal),
+            *direction_decisions(numbers, models, equal),
+        ),
+        Check.over_seeds(
+            Words(
+                "and shuffled directions cost more than shuffled lengths (from zero)",
+                "方向を入れ替える方が長さを入れ替えるより損失が増える（原点はゼロ）",
+            ),
+            "; ".join(cost_text(numbers, model, where) for model in models for where in shuffled),
+            *direction_decisions(numbers, models, shuffled),
+        ),
+        Check.over_seeds(
+            Words(
+                "but length from zero counts: equal lengths raise the loss",
+                "しかしゼロからの長さにも意味がある：長さを揃えると損失が増える",
+            ),
+            "; ".join(
+                f"{MODEL_NAMES[model]} {Interval.of(length_cost(numbers, model))} nats"
+                for model in models
+            ),
+            *(decide_above(Interval.of(length_cost(numbers, model)), SAME) for model in models),
+        ),
+        *(sink_check(numbers, model) for model in models if model == SINK_MODEL),
+    ]
+
+
+def length_cost(numbers: Numbers, model: str) -> list[float]:
+    return costs_of(numbers, model, "zero equal all", "length")
+
+
+def direction_decisions(
+    numbers: Numbers, models: Sequence[str], places: Sequence[str]
+) -> list[Decision]:
+    return [
+        decide_above(extra_cost_of_direction(numbers, model, where), SAME)
+        for model, where in product(models, places)
+    ]
+
+
+def cost_text(numbers: Numbers, model: str, where: str) -> str:
+    length, direction = (
+        Interval.of(costs_of(numbers, model, where, part)).mean for part in ("length", "direction")
+    )
+    return f"{MODEL_NAMES[model]}, {WHERE[where]}: direction +{direction:.2f}, length +{length:.2f}"
+
+
+def sink_check(numbers: Numbers, model: str) -> Check:
+    """How much of the cost of equal lengths is the first key's."""
+    name = MODEL_NAMES[model]
+    every = length_cost(numbers, model)
+    kept = costs_of(numbers, model, "zero equal others", "length")
+    return Check.over_seeds(
+        Words(
+            f"in {name}, most of that is the sink: with the first key kept, equal lengths cost less"
+            " than half",
+            f"{name} ではその大半はシンクによる：先頭のキーを残すと、"
+            "長さを揃えたときの増分は半分未満になる",
+        ),
+        f"all keys +{Interval.of(every)}, with the first kept +{Interval.of(kept)} nats",
+        decide_below(paired_difference(kept, [HALF * cost for cost in every]), SAME),
+    )
+
+
+def trained_checks(numbers: Numbers) -> list[Check]:
+    """Models that learn with direction only."""
     target, steps = steps_to_common_loss(numbers)
-    mean = {kind: Interval.of(steps[kind]).mean for kind in KINDS}
+    ratio = paired_ratio(steps["ngpt"], steps["dot"])
+    worse = paired_difference(column(numbers, "cosine", "loss"), column(numbers, "dot", "loss"))
+    lengths = {kind: column(numbers, kind, "equal lengths") for kind in KINDS}
+    cosine = max(abs(cost) for cost in lengths["cosine"])
+    margin = cost_of_next_rate(numbers, "dot")
+    less = paired_difference(lengths["ngpt"], lengths["dot"])
+    return [
+        Check(
+            Words(
+                "equal lengths change nothing in cosine attention (below 10⁻⁴ nats)",
+                "コサイン注意では長さを揃えても何も変わらない（10⁻⁴ nats 未満）",
+            ),
+            cosine < ROUNDING,
+            f"largest difference {cosine:.0e}",
+        ),
+        Check.over_seeds(
+            Words(
+                "equal lengths cost nGPT less than the dot product",
+                "長さを揃えたときの損失の増分は、nGPT の方が内積より小さい",
+            ),
+            ", ".join(
+                f"{NAMES[kind]} {Interval.of(lengths[kind])} nats" for kind in ("dot", "ngpt")
+            ),
+            decide_below(less, SAME),
+        ),
+        Check.over_seeds(
+            Words(
+                "cosine attention, which has direction only, learns as well: its loss is above the"
+                " dot product's by less than a learning rate 3 times off costs the dot product",
+                "方向だけのコサイン注意も同じように学べる：損失が内積を上回るとしても、"
+                "内積の学習率を約3倍ずらしたときの増分より小さい",
+            ),
+            f"cosine − dot {worse} nats, a rate next to the best {margin:+.3f}",
+            decide_below(worse, margin),
+        ),
+        Check.over_seeds(
+            Words(
+                "nGPT reaches the same loss in fewer steps than the dot product",
+                "nGPT は同じ損失に内積より少ないステップで届く",
+            ),
+            f"nGPT / dot {ratio} steps to {target:.3f} nats",
+            decide_below(ratio, 1.0),
+        ),
+    ]
+
+
+def cost_of_next_rate(numbers: Numbers, kind: str) -> float:
+    """How much more the pilots lose at the better neighbour of the best rate: less than this is no
+    difference that tuning by factors of 3 could see."""
+    scores = [score for _, score in tuned_rates(numbers)[kind].scores]
+    best = scores.index(min(scores))
+    return min(scores[at] for at in (best - 1, best + 1) if 0 <= at < len(scores)) - scores[best]
+
+
+def summarize_geometry(numbers: Numbers) -> Words:
+    loss = {kind: Interval.of(column(numbers, kind, "loss")) for kind in KINDS}
+    target, steps = steps_to_common_loss(numbers)
+    mean = {kind: Interval.ratio(steps[kind]).mean for kind in KINDS}
+    shares = [shares_text(numbers, model) for model in models_in(numbers)]
     in_english = "; ".join(
-        f"{NAMES[kind]} {loss[kind]} nats, {mean[kind]:.0f} steps to reach {target:.2f}"
+        f"{NAMES[kind]} {loss[kind].mean:.3f} nats, {mean[kind]:.0f} steps to {target:.2f}"
         for kind in KINDS
     )
     in_japanese = "、".join(
-        f"{JAPANESE[kind]} {loss[kind]} nats（{target:.2f} まで {mean[kind]:.0f} ステップ）"
+        f"{JAPANESE[kind]} {loss[kind].mean:.3f} nats（{target:.2f} まで"
+        f" {mean[kind]:.0f} ステップ）"
         for kind in KINDS
     )
     gain = mean["dot"] / mean["ngpt"]
-    length = Interval.of([row["length"] for row in best_runs_of_kind(numbers, "ngpt")]).mean
-    edge = Words("", "")
-    names = [(NAMES[kind], JAPANESE[kind]) for kind in KINDS if best_rate_is_at_edge(numbers, kind)]
-    if names:
-        english, japanese = (
-            mark.join(pair[n] for pair in names) for n, mark in enumerate((", ", "・"))
-        )
-        edge = Words(f" (for {english} at the end of the range)", f"（{japanese}は範囲の端）")
     return Words(
-        f"Each at the best of the learning rates tried{edge.en}: {in_english}. Counted in steps,"
-        f" nGPT is {gain:.1f} times as fast as the dot product here; its paper reports 4 to 20"
-        " times, with"
-        " 0.5 to 1 billion parameters and until the end of long training. nGPT's learned s_qk has"
-        f" unequal entries and attributes {length:.1%} of the variance of its scores to length.",
-        f"試した中で各々最良の学習率で{edge.ja}：{in_japanese}。ステップ数で数えると nGPT は内積の"
-        f" {gain:.1f} 倍速い。"
-        "論文は5〜10億パラメータの長い学習で4〜20倍と報告している。nGPT の学習された s_qk"
-        " は成分が等しくないので、"
-        f"スコアの分散の {length:.1%} が長さに戻る。",
+        "Share of direction in the score variance, mean over layers and texts:"
+        f" {'; '.join(text.en for text in shares)}. It depends on the origin, may exceed 100% where"
+        " length opposes direction, and does not tell what a model needs: keys on one ray, which"
+        " differ from zero by length alone, have mostly direction from their mean. Therefore the"
+        " verdict is by the loss. The texts are passages of Shakespeare, for stories15m stories of"
+        f" its own. Trained, each at its tuned rate: {in_english}. Counted in steps, nGPT is"
+        f" {gain:.1f} times as fast as the dot product here (its step costs about a third more);"
+        " its paper reports 4 to 20 times, with 0.5 to 1 billion parameters.",
+        "スコアの分散に占める方向の割合（層と文の平均）："
+        f"{'、'.join(text.ja for text in shares)}。割合は原点の取り方によって変わり、"
+        "長さが方向を打ち消すときは 100% を超える。モデルが何を必要とするかは示さない："
+        "長さだけが違う1本の半直線上のキーも、平均を原点にすると大半が方向になる。そのため判定は損失で行う。"
+        "文はシェイクスピアの一節、stories15m では自身が書いた物語。"
+        f"学習（それぞれ調整した学習率）：{in_japanese}。ステップ数で数えると nGPT は内積の"
+        f" {gain:.1f} 倍速い（1ステップの時間は約3分の1長い）。"
+        "論文は5〜10億パラメータで4〜20倍と報告している。",
     )
 
 
-# ---------------------------------------------------------------------------------------- figures
-
-
-def draw_geometry_figures(numbers: Numbers) -> Mapping[str, Figure]:
-    return {
-        "geometry-real": draw_real_models(numbers),
-        "geometry-trained": draw_trained_kinds(numbers),
-        "geometry-smoother": draw_smoother(numbers),
+def shares_text(numbers: Numbers, model: str) -> Words:
+    """The share of direction from both origins, with and without the first key."""
+    share = {
+        name: Interval.of(
+            [
+                sum(row["shares"][name]) / len(row["shares"][name])
+                for row in texts_of(numbers, model)
+            ]
+        ).mean
+        for name in ("zero all", "mean all", "zero others", "mean others")
     }
-
-
-def draw_real_models(numbers: Numbers) -> Figure:
-    """Per layer: the share of direction, the key length and the angle."""
-    real = {
-        name.removeprefix("real."): rows
-        for name, rows in numbers.items()
-        if name.startswith("real.")
-    }
-    figure, panels = new_figure(3, width=3.8)
-    for number, (name, rows) in enumerate(real.items()):
-        depth = [n / max(1, len(rows) - 1) for n in range(len(rows))]
-        for axes, pick in zip(panels, ("direction", "key", "cosine"), strict=True):
-            axes.plot(
-                depth,
-                [row[pick] for row in rows],
-                color=COLOURS[number],
-                marker="o",
-                markersize=3,
-                linewidth=1.4,
-                label=name,
-            )
-    panels[0].axhline(0.5, color="0.5", linestyle=":")
-    panels[0].set(
-        title="Share of direction in the scores", ylabel="share (keys centred)", ylim=(0, 1.1)
+    name = MODEL_NAMES[model]
+    return Words(
+        f"{name} {share['zero all']:.0%} from zero and {share['mean all']:.0%} from the mean key,"
+        f" without the first key {share['zero others']:.0%} and {share['mean others']:.0%}",
+        f"{name} はゼロから {share['zero all']:.0%}、平均キーから {share['mean all']:.0%}、"
+        f"先頭のキーを除くと {share['zero others']:.0%} と {share['mean others']:.0%}",
     )
-    panels[1].set(title="Length of the keys", ylabel="mean |k|", ylim=(0, None))
-    panels[2].set(title="Angle between queries and keys", ylabel="mean cos θ", ylim=(-1, 1))
-    for axes in panels:
-        axes.set_xlabel("depth (first layer 0, last 1)")
-    panels[0].legend(frameon=False, fontsize=8, loc="lower left")
-    return figure
-
-
-def draw_trained_kinds(numbers: Numbers) -> Figure:
-    """The learning curve, the loss against the learning rate, and the share of length."""
-    figure, (course, rates, shares) = new_figure(3, width=3.8)
-    for number, kind in enumerate(KINDS):
-        rows = best_runs_of_kind(numbers, kind)
-        steps = [float(n) for n in range(1, len(rows[0]["course"]) + 1)]
-        course.plot(
-            steps,
-            [Interval.of([row["course"][n] for row in rows]).mean for n in range(len(steps))],
-            color=COLOURS[number],
-            label=NAMES[kind],
-        )
-        losses = [
-            Interval.of([row["loss"] for row in runs_of_kind(numbers, kind, rate)])
-            for rate in tried_rates(numbers)
-        ]
-        plot_mean(rates, tried_rates(numbers), losses, label=NAMES[kind], number=number)
-        for place, pick in enumerate(("length", "centred length")):
-            shares.scatter(
-                [place + 0.2 * (number - 1)] * len(rows),
-                [row[pick] for row in rows],
-                color=COLOURS[number],
-                s=24,
-            )
-    course.axhline(steps_to_common_loss(numbers)[0], color="0.5", linestyle=":", linewidth=1)
-    course.set(
-        xlabel="step",
-        ylabel="loss, nats (smoothed)",
-        title="Each at its best learning rate",
-        xscale="log",
-    )
-    rates.set(
-        xscale="log", xlabel="learning rate", ylabel="held-out loss, nats", title="By learning rate"
-    )
-    shares.set(
-        title="Share of length in the scores", ylabel="share", xticks=[0, 1], xlim=(-0.5, 1.5)
-    )
-    shares.set_xticklabels(["raw keys", "centred keys"])
-    shares.axhline(0, color="0.5", linewidth=0.8)
-    course.legend(frameon=False)
-    return figure
-
-
-def draw_smoother(numbers: Numbers) -> Figure:
-    """Attention with a fixed kernel on noisy points and on the losses of a training run."""
-    figure, (curve, losses) = new_figure(2, width=4.8)
-    row = next(row for name, row in numbers.items() if name.startswith("smoother."))
-    curve.scatter(row["places"], row["values"], s=12, color="0.6", label="data")
-    curve.plot(row["x"], row["truth"], color="0", linestyle=":", label="without noise")
-    curve.plot(row["x"], row["found"], color=COLOURS[0], label=f"attention, h = {row['width']:g}")
-    curve.set(xlabel="x", ylabel="y", title="A kernel smoother is attention")
-    run = best_runs_of_kind(numbers, "dot")[0]
-    losses.plot(
-        range(1, len(run["losses"]) + 1),
-        run["losses"],
-        color="0.75",
-        linewidth=1,
-        label="per batch",
-    )
-    losses.plot(
-        range(1, len(run["course"]) + 1),
-        run["course"],
-        color=COLOURS[0],
-        label="attention over the steps",
-    )
-    losses.set(xlabel="step", ylabel="loss, nats", title="The same on training losses")
-    for axes in (curve, losses):
-        axes.legend(frameon=False, fontsize=8)
-    return figure
 
 
 EXPERIMENT = Experiment(
     name="geometry",
     title=Words("Direction and length", "方向と長さ"),
     claim=Words(
-        "A score is |q| |k| cos θ, and mostly the angle decides which keys get the weight;"
-        " attention by"
-        " angle alone learns as well, nGPT faster.",
-        "スコアは |q| |k| cos θ であり、どのキーに重みが行くかは主に角度で決まる。"
-        "角度だけの注意機構でも同じように学べ、"
-        "nGPT はより速く学ぶ。",
+        "A score is |q| |k| cos θ. What counts as length depends on the origin, which softmax does"
+        " not see; from either origin, with the sink or without it, a real model loses more without"
+        " the directions of its keys than without their lengths. Attention by angle alone learns as"
+        " well, nGPT faster.",
+        "スコアは |q| |k| cos θ である。"
+        "何が長さかは原点の取り方で決まり、softmax はそれを区別しない。"
+        "どちらの原点でも、シンクを含めても残しても、実モデルはキーの長さより方向の違いを失う方が損失が増える。"
+        "角度だけの注意機構でも同じように学べ、nGPT はより速く学ぶ。",
     ),
-    source="Loshchilov et al. 2024 (nGPT); Nadaraya 1964; Watson 1964; Tsai et al. 2019",
+    source="Loshchilov et al. 2024 (nGPT); Kobayashi et al. 2020; Xiao et al. 2023",
     equation=(
-        "q·k = |q| |k| cos θ;   softmax(x x_i / h² − x_i² / 2h²) = K_h(x − x_i) / Σ_j K_h(x − x_j)"
+        "q·k = |q| |k| cos θ = |q| |k − c| cos θ_c + q·c;   softmax(s + const) = softmax(s);  "
+        " equal: |k_j| → mean |k|,  cos θ_j → mean cos θ"
     ),
     look_for=Words(
-        "the share of direction near 1 in every layer; cosine's points on the zero line; which"
-        " curve"
-        " falls first",
-        "どの層でも1に近い方向の寄与。ゼロの線上にあるコサインの点。どの曲線が最初に下がるか",
+        "orange far to the right of blue in every row; the share of direction, which moves with the"
+        " origin; which curve falls first",
+        "どの行でも橙が青よりずっと右にある。原点によって動く方向の割合。どの曲線が最初に下がるか",
     ),
+    pilots=geometry_pilots,
     parts=geometry_parts,
     judge=judge_geometry,
     draw=draw_geometry_figures,
     summarize=summarize_geometry,
+    settle=SETTLE,
+    arms={kind: Words(NAMES[kind], JAPANESE[kind]) for kind in KINDS},
     corrections=(
         Words(
             "q·k is not a cosine: it becomes one only when q and k are both divided by their"
             " lengths.",
             "q·k はコサインではない。q と k をともに長さで割ったときだけコサインになる。",
+        ),
+        Words(
+            "The share of direction in the score variance is no measure of its importance. From the"
+            " mean key it is above one half wherever the lengths vary by less than their mean, also"
+            " of keys on one ray; from zero it exceeds 100% where the sink's short key opposes it.",
+            "スコアの分散に占める方向の割合は、その重要さを測らない。平均キーを原点にすると、"
+            "長さのばらつきが平均より小さい限り、1本の半直線上のキーでも半分を超える。"
+            "ゼロを原点にすると、シンクの短いキーが打ち消すため 100% を超える。",
         ),
     ),
 )

@@ -1,5 +1,5 @@
 """Self-attention on three words: every number of the smallest example, computed in three
-independent ways."""
+independent ways; and how far from uniform the weights of random queries and keys are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.explain.example import WORDS, X, three_words
 from sightline.lab.experiment import Check, Experiment, ExperimentPart, Numbers, Plan, Words
+from sightline.lab.statistics import Interval, decide_above, decide_count_below
 from sightline.lab.style import new_figure
 
 if TYPE_CHECKING:
@@ -18,15 +19,24 @@ WEIGHTS = (
     (0.313, 0.380, 0.307),
     (0.277, 0.315, 0.408),
 )  # by hand, to three places
+FIRST_OUTPUT = (0.549, 0.606, 0.488, 0.244)  # of the first word, by hand
 MASKED = (0.0900, 0.2447, 0.0, 0.6652)  # softmax([1, 2, −∞, 3])
+THREE_PLACES = 0.5e-3 + 1e-9  # what rounding to three places changes
+FOUR_PLACES = 0.5e-4 + 1e-6  # to four, of float32
+ROUNDING = 1e-12  # of float64, after some dozens of operations
+TOKENS = 5
+DRAWS = 2000
+FLAT = 0.015  # “about 0.2”: 0.185 … 0.215, what 0.2 is to one place and a little more
 
 
 def three_words_parts(plan: Plan) -> Sequence[ExperimentPart]:
-    del plan
     return [
         ExperimentPart("by-hand", attention_by_hand),
         ExperimentPart("by-kernel", attention_by_kernel),
         ExperimentPart("masked", masked_example),
+        ExperimentPart(
+            f"random.draws-{DRAWS}.repeat-{plan.seed}", lambda: random_weights(plan.seed)
+        ),
     ]
 
 
@@ -49,41 +59,74 @@ def attention_by_kernel() -> dict[str, Any]:
     return by_kernel
 
 
-def masked_example() -> list[float]:
+def masked_example(masked: float = float("-inf")) -> list[float]:
     """softmax([1, 2, −∞, 3])"""
     import torch
 
-    return torch.tensor([1.0, 2.0, -torch.inf, 3.0]).softmax(-1).tolist()
+    return torch.tensor([1.0, 2.0, masked, 3.0]).softmax(-1).tolist()
+
+
+def random_weights(seed: int, spread: float = 1.0) -> dict[str, Any]:
+    """Weights over five tokens with random x of width 8 and random W_Q and W_K to d_k = 4: in how
+    many draws all of them are near 1/5, and the largest of each draw's rows on average."""
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(DRAWS, TOKENS, 8, generator=random)
+    query, key = (spread * x @ torch.randn(DRAWS, 8, 4, generator=random) for _ in range(2))
+    weights = (query @ key.transpose(1, 2) / 2).softmax(-1)
+    flat = ((weights - 1 / TOKENS).abs() < FLAT).all(-1).all(-1)
+    return {
+        "flat": int(flat.sum()),
+        "draws": DRAWS,
+        "largest": weights.amax(-1).mean(-1),
+    }
 
 
 def judge_three_words(numbers: Numbers) -> Sequence[Check]:
+    return [*judge_example(numbers), *judge_random(numbers)]
+
+
+def judge_example(numbers: Numbers) -> Sequence[Check]:
+    """The bounds are those of rounding."""
     hand = numbers["by-hand"]
     kernels = numbers["by-kernel"]
-    to_hand = largest_difference(hand["weights"], WEIGHTS)
+    to_hand = max(
+        largest_difference(hand["weights"], WEIGHTS),
+        largest_difference(hand["output"][:1], [FIRST_OUTPUT]),
+    )
     between_kernels = max(
         largest_difference(kernels[kernel][what], hand[what])
         for kernel in kernels
         for what in ("weights", "output")
     )
-    sums = max(abs(sum(row) - 1) for row in hand["weights"])
-    off = largest_difference([numbers["masked"]], [MASKED])
+    rows = [row for way in (hand, *kernels.values()) for row in way["weights"]]
+    sums = max(abs(sum(row) - 1) for row in rows)
+    masked = largest_difference([numbers["masked"]], [MASKED])
     return [
         Check(
             Words(
-                "the weights equal those computed by hand, to three decimals",
-                "重みは手計算と小数第3位まで一致する",
+                "the weights, and the first word's output, equal those computed by hand, to three"
+                " decimals",
+                "重みと第1語の出力は手計算と小数第3位まで一致する",
             ),
-            to_hand < 6e-4,
+            to_hand < THREE_PLACES,
             f"largest difference {to_hand:.1e}",
         ),
         Check(
-            Words("both kernels give the same numbers", "二つのカーネルは同じ値を出す"),
-            between_kernels < 1e-6,
+            Words(
+                "both kernels give the same numbers (to 1e-12)",
+                "二つのカーネルは同じ値を出す（誤差 1e-12 以内）",
+            ),
+            between_kernels < ROUNDING,
             f"largest difference {between_kernels:.1e}",
         ),
         Check(
-            Words("every row of weights sums to 1", "重みの各行の和は1"),
-            sums < 1e-9,
+            Words(
+                "every row of weights is positive and sums to 1",
+                "重みの各行は正で、和は1",
+            ),
+            sums < ROUNDING and min(min(row) for row in rows) > 0,
             f"largest difference {sums:.1e}",
         ),
         Check(
@@ -91,9 +134,29 @@ def judge_three_words(numbers: Numbers) -> Sequence[Check]:
                 "softmax([1, 2, −∞, 3]) = 0.0900 0.2447 0 0.6652",
                 "softmax([1, 2, −∞, 3]) = 0.0900 0.2447 0 0.6652",
             ),
-            off < 1e-4,
+            masked < FOUR_PLACES,
             " ".join(f"{value:.4f}" for value in numbers["masked"]),
         ),
+    ]
+
+
+def judge_random(numbers: Numbers) -> Sequence[Check]:
+    """A half: in most draws; one token outweighs the other four together."""
+    row = next(row for name, row in numbers.items() if name.startswith("random."))
+    largest = Interval.bootstrap(row["largest"])
+    return [
+        Check.over_seeds(
+            Words(
+                "random queries and keys of five tokens do not give uniform weights: in fewer than"
+                " half of all draws are all of them near 0.2, and the largest is above 0.5 on"
+                " average",
+                "5トークンの乱数のクエリとキーの重みは一様にならない。すべてが 0.2 に近い試行は"
+                "半数未満で、最大の重みは平均 0.5 を超える",
+            ),
+            f"{row['flat']} of {row['draws']}, largest weight {largest}",
+            decide_count_below(row["flat"], row["draws"], 0.5),
+            decide_above(largest, 0.5),
+        )
     ]
 
 
@@ -159,6 +222,16 @@ EXPERIMENT = Experiment(
             " of the"
             " others, e : e² : e³.",
             "softmax([1, 2, −∞, 3]) も同様。マスクされたスコアは残りの比 e : e² : e³ を変えない。",
+        ),
+        Words(
+            f"The first word's output is {' '.join(map(str, FIRST_OUTPUT))}.",
+            f"第1語の出力は {' '.join(map(str, FIRST_OUTPUT))}。",
+        ),
+        Words(
+            "Untrained weights are not uniform: with random queries and keys the largest of five"
+            " weights is about 0.85.",
+            "学習前の重みは一様ではない。"
+            "乱数のクエリとキーでは五つの重みの最大値は約 0.85 になる。",
         ),
     ),
 )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 CONTEXT = 32
 GAPS = 512
-SEARCHED = 48
+SEARCHED = 128
+PILOT_WINDOWS = 4096
 PROMPTS = 48
 PROMPT = 8
 SWEEPS = 3
@@ -71,13 +72,10 @@ def measure_fill(transformer: Transformer, windows: Tensor, mask: int) -> dict[s
     return measures
 
 
-def fill_nats(transformer: Transformer, windows: Tensor, mask: int) -> float:
-    """Nats of the character in the middle."""
-    return -float(
-        character_log_probabilities(transformer, windows, CONTEXT // 2, mask)
-        .gather(1, windows[:, CONTEXT // 2, None])
-        .mean()
-    )
+def character_nats(transformer: Transformer, windows: Tensor, at: int, mask: int) -> float:
+    """Nats of the character at one position."""
+    log_p = character_log_probabilities(transformer, windows, at, mask)
+    return -float(log_p.gather(1, windows[:, at, None]).mean())
 
 
 def fill_by_search(transformer: Transformer, windows: Tensor, at: int, mask: int) -> float:

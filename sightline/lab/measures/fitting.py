@@ -223,6 +223,23 @@ def bootstrap_interval(best: float, others: Sequence[float]) -> Interval:
     return Interval(best, float(low), float(high), len(others))
 
 
+def slopes(runs: Sequence[LossPoint], *, samples: int = 1000, seed: int = 0) -> list[Interval]:
+    """−∂ log L / ∂ log N and −∂ log L / ∂ log D of a plane through the runs, with bootstrap
+    intervals. Unlike the exponents of a law, they may have either sign."""
+    logs = log_rows(runs)
+    inputs = np.stack([logs[0], logs[1], np.ones(len(runs))], axis=1)
+
+    def plane(rows: NDArray[np.int64]) -> Array:
+        return -np.linalg.lstsq(inputs[rows], logs[2, rows], rcond=None)[0][:2]
+
+    best = plane(np.arange(len(runs)))
+    random = np.random.default_rng(seed)
+    others = [plane(random.integers(len(runs), size=len(runs))) for _ in range(samples)]
+    return [
+        bootstrap_interval(float(best[n]), [float(other[n]) for other in others]) for n in (0, 1)
+    ]
+
+
 def r_squared(law: Callable[[float, float], float], runs: Sequence[LossPoint]) -> float:
     """R² of log L: the share of its variance that the law explains."""
     predicted = np.log([law(run.parameters, run.tokens) for run in runs])
@@ -252,18 +269,6 @@ class Budget:
     @property
     def chosen(self) -> int:
         return min(self.predicted, key=lambda width: self.predicted[width])
-
-    @property
-    def regret(self) -> Interval:
-        """Per seed: relative excess of the chosen width's loss over that of the width with the
-        lowest mean loss."""
-        least = min(self.losses, key=lambda width: statistics.fmean(self.losses[width]))
-        return Interval.of(
-            [
-                ours / theirs - 1
-                for ours, theirs in zip(self.losses[self.chosen], self.losses[least], strict=True)
-            ]
-        )
 
     def error(self, predicted: Mapping[int, float]) -> float:
         """The mean of |predicted / measured − 1| over the widths."""

@@ -41,6 +41,24 @@ def kernel_seconds(lengths: Sequence[int], seed: int) -> dict[str, dict[str, flo
     return least
 
 
+def kernel_work(lengths: Sequence[int]) -> dict[str, dict[str, int]]:
+    """Floating-point operations of attention by its equation over N tokens, 2 heads of 64: those of
+    its matrix products, counted, and 4 N² d."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from sightline.core.multi_head import attention
+
+    work: dict[str, dict[str, int]] = {}
+    for length in lengths:
+        query, key, value = torch.zeros(3, 1, 2, length, 64)
+        with FlopCounterMode(display=False) as counter:
+            attention(query, key, value, kernel="equation")
+        formula = 4 * length**2 * 2 * 64
+        work[str(length)] = {"counted": counter.get_total_flops(), "formula": formula}
+    return work
+
+
 def kernel_memory(kernel: Kernel, lengths: Sequence[int]) -> dict[str, int]:
     """Peak memory growth of a fresh process for causal attention over N tokens, 4 heads of 128;
     empty on Windows.

@@ -6,14 +6,18 @@ attention and a Transformer.
 ridge          (XᵀX + λ)⁻¹ Xᵀy,  λ = noise²                the posterior mean of w: optimal on
                                                            average
 descent        W ← W − η ∇L(W),  L = 1/2n Σ |W x_i − y_i|²
+GD++           a descent step, then x ← x − γ/n XᵀX x      von Oswald et al. 2023: a step that
+                                                           also improves the conditioning
+Newton         M ← 2M − M S M,  S = XᵀX + λ,  w = M Xᵀy    converges to ridge (Fu et al. 2024)
 attention      e_j ← e_j + P Σ_i (V e_i) (K e_i · Q e_j)   without softmax
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Generator, Tensor, nn
@@ -36,6 +40,11 @@ DIMENSION = 5  # of the exact comparison
 OUTPUTS = 2
 EXAMPLES = 20
 RATES = tuple(0.02 * 1.1**n for n in range(48))  # candidate step sizes: 0.02 to 1.76
+SHRINKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)  # candidates of γ; 0 is plain descent
+STARTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 1.9)  # of Newton's iteration, which converges below 2
+DESCENTS = (1, 2, 5, 10)
+PLUS = (1, 3)  # one step, and one for each layer of the Transformer
+NEWTON = (1, 3, 5)
 
 
 # ------------------------------------------------------------------------------------------ tasks
@@ -85,11 +94,63 @@ def descend(of: Tasks, rates: Sequence[float], steps: int) -> Tensor:
 
 def best_descent(of: Tasks, steps: int) -> Tensor:
     """Gradient descent with the step size that is best on these tasks."""
-    predictions = descend(of, RATES, steps)
-    errors = [mean_squared_error(prediction, of) for prediction in predictions]
-    return predictions[
-        min(range(len(RATES)), key=lambda n: errors[n] if math.isfinite(errors[n]) else math.inf)
-    ]
+    return best_of(descend(of, RATES, steps), of)
+
+
+def descend_plus(of: Tasks, rate: float, shrink: float, steps: int) -> Tensor:
+    """GD++: each step descends on what is left of y, then replaces all x by (I − γ/n XᵀX) x."""
+    x, left, queries = of.x, of.y[..., None], of.queries
+    predicted = torch.zeros_like(of.answers)[..., None]
+    for _ in range(steps):
+        step = rate * x.mT @ left / x.shape[1]
+        predicted = predicted + queries @ step
+        left = left - x @ step
+        change = torch.eye(x.shape[2]) - shrink * x.mT @ x / x.shape[1]
+        x, queries = x @ change, queries @ change
+    return predicted[..., 0]
+
+
+def newton(of: Tasks, start: float, steps: int) -> Tensor:
+    """Newton's iteration for (XᵀX + λ)⁻¹ from M = start · I / ‖XᵀX + λ‖."""
+    identity = torch.eye(of.x.shape[2])
+    inner = of.x.mT @ of.x + NOISE**2 * identity
+    norm = torch.linalg.eigvalsh(inner)[:, -1, None, None]
+    inverse = start * identity / norm
+    for _ in range(steps):
+        inverse = 2 * inverse - inverse @ inner @ inverse
+    return (of.queries @ (inverse @ (of.x.mT @ of.y[..., None])))[..., 0]
+
+
+def best_of(predictions: Iterable[Tensor], of: Tasks) -> Tensor:
+    """The prediction with the smallest error on these tasks; one that diverged is never it."""
+
+    def finite_error(predicted: Tensor) -> float:
+        error = mean_squared_error(predicted, of)
+        return error if math.isfinite(error) else math.inf
+
+    return min(predictions, key=finite_error)
+
+
+def best_descent_plus(of: Tasks, steps: int) -> Tensor:
+    """GD++ with the best step size and γ of a grid."""
+    settings = product(RATES[::4], SHRINKS)
+    return best_of((descend_plus(of, rate, shrink, steps) for rate, shrink in settings), of)
+
+
+def best_newton(of: Tasks, steps: int) -> Tensor:
+    """Newton's iteration from the best of a grid of starts."""
+    return best_of((newton(of, start, steps) for start in STARTS), of)
+
+
+def known_methods(of: Tasks) -> dict[str, Tensor]:
+    """The predictions of ridge, least squares, and of each iterative method with its best
+    setting."""
+    return (
+        {"ridge": ridge(of), "least squares": least_squares(of)}
+        | {f"descent-{steps}": best_descent(of, steps) for steps in DESCENTS}
+        | {f"plus-{steps}": best_descent_plus(of, steps) for steps in PLUS}
+        | {f"newton-{steps}": best_newton(of, steps) for steps in NEWTON}
+    )
 
 
 def mean_squared_error(predicted: Tensor, of: Tasks) -> float:
@@ -286,14 +347,13 @@ def train_regressor(
 
 @torch.inference_mode()
 def measure_errors(
-    model: nn.Module, dimension: int, examples: int, *, descents: Sequence[int], seed: int
+    model: nn.Module, dimension: int, examples: int, *, seed: int
 ) -> dict[str, float]:
-    """Errors of the model and of the closed-form methods on the same held-out tasks, and the mean
-    squared difference of their predictions."""
+    """Errors of the model and of the known methods on the same held-out tasks, and the mean squared
+    difference of their predictions."""
     of = draw_tasks(TASKS, dimension, examples, seeded_generator(seed, 2, examples))
     ours = model(of)
-    theirs = {"ridge": ridge(of), "least squares": least_squares(of)}
-    theirs |= {f"descent-{steps}": best_descent(of, steps) for steps in descents}
+    theirs = known_methods(of)
     errors = {"trained": mean_squared_error(ours, of)} | {
         name: mean_squared_error(prediction, of) for name, prediction in theirs.items()
     }
@@ -301,3 +361,10 @@ def measure_errors(
         f"from {name}": float((ours - prediction).square().mean())
         for name, prediction in theirs.items()
     }
+
+
+@torch.inference_mode()
+def held_out_error(model: nn.Module, dimension: int, examples: int, seed: int) -> float:
+    """The error on held-out tasks alone, for choosing a learning rate."""
+    of = draw_tasks(TASKS, dimension, examples, seeded_generator(seed, 2, examples))
+    return mean_squared_error(model(of), of)

@@ -4,7 +4,7 @@ and head scores over time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -29,19 +29,18 @@ from sightline.record import Edit, Place, Recorder
 from sightline.text.tokenizer import Tokenizer
 from sightline.training.config import AdamW, Schedule
 from sightline.training.data.batch import Batch
+from sightline.training.loop import StepEvent, TrainState
 
 VOCABULARY = 64  # tokens of a row, and of what it repeats
 LENGTH = 64
 SHORTEST = 8
 LONGEST = 31
 WIDTH = 64
-HEADS = 2
+HEADS = 4
 BATCH = 32
-RATE = 3e-3
 STEADY = Schedule(
     shape="constant", warmup=20
 )  # a decaying rate could be mistaken for a phase change
-EVERY = 10  # steps between two measurements
 EARLY, LATE = (
     slice(0, SHORTEST - 1),
     slice(-8, None),
@@ -90,36 +89,60 @@ def attention_alone(layers: int, seed: int) -> Transformer:
     return model
 
 
-def train_and_watch(layers: int, steps: int, *, seed: int, every: int = EVERY) -> dict[str, Any]:
-    """Train one model and record the loss before and after the repetition starts, and the heads'
-    scores."""
-
+def repeating_task(seed: int) -> GeneratedTask:
     def batch(step: int) -> Batch:
         tokens = repeating_rows(BATCH, seeded_generator(seed, step))
         return labelled_batch(tokens[:, :-1], tokens[:, 1:])
 
-    model = attention_alone(layers, seed)
-    held_out = repeating_rows(64, seeded_generator(seed, steps, 1))
-    film = repeating_rows(1, seeded_generator(seed, steps, 2), period=PICTURED)[:, : 2 * PICTURED]
-    looks = [measure_at_step(model, held_out, film, 0)]
-    for _, event in training_steps(
+    return GeneratedTask(batch)
+
+
+def training_of(
+    model: Transformer, steps: int, *, rate: float, seed: int
+) -> Iterator[tuple[TrainState, StepEvent]]:
+    return training_steps(
         model,
-        GeneratedTask(batch),
+        repeating_task(seed),
         steps=steps,
-        optimizer=AdamW(lr=RATE, weight_decay=0.01),
+        optimizer=AdamW(lr=rate, weight_decay=0.01),
         shape=STEADY,
         seed=seed,
-    ):
+    )
+
+
+def mean_training_loss(layers: int, steps: int, *, rate: float, seed: int) -> float:
+    """Over all steps: how early a model learns, and how far."""
+    events = training_of(attention_alone(layers, seed), steps, rate=rate, seed=seed)
+    return sum(event.loss for _, event in events) / steps
+
+
+def held_out_rows(steps: int, seed: int) -> Tensor:
+    return repeating_rows(64, seeded_generator(seed, steps, 1))
+
+
+def train_and_watch(
+    layers: int, steps: int, *, rate: float, seed: int, every: int
+) -> tuple[Transformer, dict[str, Any]]:
+    """Train one model and record the loss before and after the repetition starts, and the heads'
+    scores."""
+    model = attention_alone(layers, seed)
+    held_out = held_out_rows(steps, seed)
+    film = repeating_rows(1, seeded_generator(seed, steps, 2), period=PICTURED)[:, : 2 * PICTURED]
+    looks = [measure_at_step(model, held_out, film, 0)]
+    for _, event in training_of(model, steps, rate=rate, seed=seed):
         if event.step % every == 0:
             looks.append(measure_at_step(model, held_out, film, event.step))
-    guess = sum(math.log(period) for period in range(SHORTEST, LONGEST + 1)) / (
-        LONGEST + 1 - SHORTEST
-    )  # nats of a uniform guess among the tokens of the row
-    return curves_and_film(looks) | {
+    return model, curves_and_film(looks) | {
         "without": without_links(model, held_out),
         "tokens": film[0].tolist(),
-        "guess": guess,
+        "guess": nats_of_a_guess(),
     }
+
+
+def nats_of_a_guess() -> float:
+    """Nats of a uniform guess among the tokens of the row: their order unknown."""
+    periods = range(SHORTEST, LONGEST + 1)
+    return sum(map(math.log, periods)) / len(periods)
 
 
 # ----------------------------------------------------------------------------------- measurements

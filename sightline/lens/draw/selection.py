@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sightline.lens.draw.default_head import most_structured
+from sightline.lens.geometry.shares import Origin
 from sightline.lens.trace.layer import Look, checked_index
 from sightline.lens.trace.subject import Subject, Token
 from sightline.lens.trace.trace import Trace
@@ -25,6 +26,8 @@ class Selection:
     stack: str | None = None
     subject: Subject | None = None
     max_size: int | None = MAX_SIZE
+    origin: Origin | None = None  # of the lengths in `geometry`
+    sink: bool = True  # whether the first token takes part there
 
     @property
     def look(self) -> Look:

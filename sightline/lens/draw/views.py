@@ -23,6 +23,7 @@ from sightline.lens.draw.view import (
     token_labels,
     view_caption,
 )
+from sightline.lens.geometry.shares import Origin
 from sightline.lens.trace.layer import checked_index
 from sightline.lens.trace.subject import Subject
 from sightline.lens.trace.trace import Trace
@@ -45,10 +46,12 @@ def view_of(
     stack: str | None = None,
     subject: Subject | None = None,
     max_size: int | None = MAX_SIZE,
+    origin: Origin | None = None,
+    sink: bool = True,
 ) -> View:
     """One of VIEWS. Without layer and head, the head with most structure besides sinks and fixed
     offsets is shown; with a layer only, the mean of its heads where that is meaningful.
-    `logit-lens` needs the model as `subject`."""
+    `logit-lens` needs the model as `subject`; `origin` and `sink` are those of `trace.geometry`."""
     if kind not in VIEWS:
         raise InputError(f"no view is called {kind!r}", fix=nearest(kind, VIEWS))
     if subject is None and kind == "logit-lens":
@@ -57,7 +60,7 @@ def view_of(
             expected="its model",
             fix='view_of(trace, "logit-lens", subject=model), or sightline trace',
         )
-    view = VIEWS[kind](Selection(trace, layer, head, stack, subject, max_size))
+    view = VIEWS[kind](Selection(trace, layer, head, stack, subject, max_size, origin, sink))
     return replace(view, notes=(*view.notes, *trace.notes))
 
 
@@ -150,8 +153,14 @@ def geometry_view(selection: Selection) -> View:
     selection = select_head(selection, mean=False)
     assert selection.layer is not None
     assert selection.head is not None
-    geometry = selection.trace.geometry(selection.layer, selection.head, stack=selection.stack)
-    split = geometry.raw if geometry.on_sphere else geometry.centred
+    geometry = selection.trace.geometry(
+        selection.layer,
+        selection.head,
+        stack=selection.stack,
+        origin=selection.origin,
+        sink=selection.sink,
+    )
+    split = geometry.split
     cosine = torch.where(geometry.allowed, split.cosine, math.nan).cpu().numpy()
     across = (
         bin_size(cosine.shape[0], selection.max_size),
@@ -161,7 +170,9 @@ def geometry_view(selection: Selection) -> View:
     shares = geometry.shares
     about = {
         "shares": {name: getattr(shares, name) for name in shares.__slots__},
-        "centred": not geometry.on_sphere,
+        "origin": geometry.origin,
+        "sink": geometry.sink,
+        "centred": geometry.origin == "mean",
     }
     return View(
         kind="geometry",
@@ -172,7 +183,7 @@ def geometry_view(selection: Selection) -> View:
         row_axis=QUERY_AXIS,
         column_axis=KEY_AXIS,
         values=bin_values(cosine, across, add=False),
-        value_name="cos θ" if geometry.on_sphere else "cos θ, keys centred",
+        value_name="cos θ" if geometry.origin == "zero" else "cos θ, keys centred",
         signed=True,
         across=across,
         notes=(

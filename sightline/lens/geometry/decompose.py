@@ -5,14 +5,16 @@
 Which key a row prefers is decided by |k_j| and cos θ_ij; |q_i| multiplies the whole row, so it
 changes the sharpness and never the ranking.
 
-The definitions of the shares, raw and centred, are in `shares`.
+A length needs an origin, and softmax has none: it ignores a vector added to all keys. So the shares
+are given from zero (`raw`) and from each row's mean key (`centred`), with or without the first
+token, which is often a sink; `shares` defines them. `origin` chooses which of the two `shares`,
+`direction` and `length` mean; by default the mean, or zero where all keys have the same length. A
+share describes the scores. It does not tell how much a model needs direction or length: that is
+measured by interventions (`interventions.keys`, `sightline lab run geometry`).
 
-Prefer the centred shares, since the raw ones also depend on the vector that all keys share. Where
-the first token is an attention sink, its key is short and far from the others, and raw length and
-direction cancel. Cosine attention has |k_j| = 1: there the raw version applies, and its length
-share is 0. The same holds for nGPT as long as the entries of s_qk, which start as ones, are equal;
-training makes them differ, which gives length a share: in a small model that learned to copy, at
-most 2% of the variance.
+In cosine attention |k_j| = 1: from zero its length share is 0. The same holds for nGPT as long as
+the entries of s_qk, which start as ones, are equal; training makes them differ, which gives length
+a share: in a small model that learned to copy, at most 2% of the variance.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sightline.errors import InputError, short_repr
 from sightline.lens.geometry.shares import (
+    Origin,
     PerPair,
     PerRow,
     Shares,
@@ -42,6 +46,7 @@ from sightline.lens.trace.trace import Trace
 
 PAIRS_PER_BAND = 1 << 18  # (query, key) pairs per band: about 40 MiB
 EQUAL_LENGTH = 1e-5  # relative difference below which lengths count as equal
+ORIGIN_NAMES: dict[Origin, str] = {"mean": "the mean key", "zero": "zero"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +66,13 @@ class Geometry:
     multiple_stacks: bool = (
         False  # the model has an encoder and a decoder, so that a layer's number is not enough
     )
+    chosen_origin: Origin | None = None
+    sink: bool = True  # whether the first key takes part
 
     def __repr__(self) -> str:
         queries, keys = self.allowed.shape
         place = site_name(self.site, multiple_stacks=self.multiple_stacks)
-        shares = f"direction {self.direction:.0%}, length {self.length:.0%}"
+        shares = f"direction {self.direction:.0%}, length {self.length:.0%} from {self.origin}"
         return f"<Geometry of {place}, head {self.head}: {shares}, {queries} queries × {keys} keys>"
 
     def _repr_html_(self) -> str:
@@ -74,9 +81,9 @@ class Geometry:
 
         rows = [
             (name, shares.direction, shares.length, shares.norms_equalised, shares.angles_flattened)
-            for name, shares in (("raw", self.raw.shares), ("centred", self.centred.shares))
+            for name, shares in (("zero", self.raw.shares), ("mean", self.centred.shares))
         ]
-        header = ("keys", "direction", "length", "KL, norms equalised", "KL, angles flattened")
+        header = ("origin", "direction", "length", "KL, norms equalised", "KL, angles flattened")
         return result_table(self.line(), header, rows)
 
     @property
@@ -96,9 +103,20 @@ class Geometry:
         )
 
     @property
+    def origin(self) -> Origin:
+        """The origin of `shares`: the chosen one; else the mean, or zero where all keys have the
+        same length."""
+        return self.chosen_origin or ("zero" if self.on_sphere else "mean")
+
+    @property
+    def split(self) -> Split:
+        """The scores as length × direction from this origin."""
+        return self.raw if self.origin == "zero" else self.centred
+
+    @property
     def shares(self) -> Shares:
-        """The preferred shares: centred, or raw where all keys have the same length."""
-        return (self.raw if self.on_sphere else self.centred).shares
+        """The shares from this origin."""
+        return self.split.shares
 
     def products(self, *, centred: bool = False) -> PerPair:
         """|q| · |k| · cos θ · scale (+ offset, if centred): q·k · scale, recomposed."""
@@ -126,12 +144,22 @@ class Geometry:
         return self.shares.length
 
     def line(self) -> str:
-        """One sentence: "In layer 5, head 1, direction explains 83% of the score variance, length
-        17%."."""
-        return (
-            f"In {site_name(self.site, multiple_stacks=self.multiple_stacks)}, head {self.head},"
-            f" {shares_sentence(self.shares)}."
+        """The shares from both origins, the chosen one first: "In layer 5, head 1, lengths from the
+        mean key: direction explains 83% of the score variance, length 17%; from zero: …"."""
+        place = f"In {site_name(self.site, multiple_stacks=self.multiple_stacks)}, head {self.head}"
+        first = "" if self.sink else ", without the first token"
+        here, other = (
+            (ORIGIN_NAMES[origin], shares_sentence(split.shares))
+            for origin, split in self._both_splits()
         )
+        if math.isnan(self.shares.direction):
+            return f"{place}{first}, {here[1]}."
+        return f"{place}{first}, lengths from {here[0]}: {here[1]}; from {other[0]}: {other[1]}."
+
+    def _both_splits(self) -> list[tuple[Origin, Split]]:
+        """Both origins, the chosen one first."""
+        both: list[tuple[Origin, Split]] = [("mean", self.centred), ("zero", self.raw)]
+        return both if self.origin == "mean" else both[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,30 +174,45 @@ class LayerGeometry:
     centred_cosine: float
     raw: Shares
     centred: Shares
-    shares: Shares  # preferred: centred, or raw where all keys have the same length
+    shares: Shares  # from the chosen origin
 
 
 def geometry_of(
-    trace: Trace, layer: int, head: int, *, stack: str | None = None, cross: bool = False
+    trace: Trace,
+    layer: int,
+    head: int,
+    *,
+    stack: str | None = None,
+    cross: bool = False,
+    origin: Origin | None = None,
+    sink: bool = True,
 ) -> Geometry:
-    """The geometry of one head of a trace."""
+    """The geometry of one head of a trace. `origin` is that of `shares`, "mean" or "zero";
+    `sink=False` leaves the first token out."""
+    if origin not in (None, *ORIGIN_NAMES):
+        raise InputError(
+            f"origin={short_repr(origin)}",
+            expected="mean or zero",
+            fix='geometry(…, origin="zero")',
+        )
     look = trace.look(layer, stack=stack, cross=cross)
-    return measure_head(
-        look, checked_index("head", head, look.heads), multiple_stacks=len(trace.config.stacks) > 1
-    )
+    head = checked_index("head", head, look.heads)
+    has_two = len(trace.config.stacks) > 1
+    return measure_head(look, head, multiple_stacks=has_two, origin=origin, sink=sink)
 
 
-def geometry_by_layer(trace: Trace) -> list[LayerGeometry]:
+def geometry_by_layer(
+    trace: Trace, *, origin: Origin | None = None, sink: bool = True
+) -> list[LayerGeometry]:
     """The geometry of every traced attention layer, one head in memory at a time."""
-    return [layer_geometry(look) for look in trace.looks.values()]
+    return [layer_geometry(look, origin=origin, sink=sink) for look in trace.looks.values()]
 
 
-def layer_geometry(look: Look) -> LayerGeometry:
+def layer_geometry(look: Look, *, origin: Origin | None = None, sink: bool = True) -> LayerGeometry:
     """The means over the heads of one layer; heads whose keys do not differ are left out of the
     shares."""
-    numbers, shares = zip(
-        *(_head_means(measure_head(look, head)) for head in range(look.heads)), strict=True
-    )
+    heads = (measure_head(look, head, origin=origin, sink=sink) for head in range(look.heads))
+    numbers, shares = zip(*(_head_means(head) for head in heads), strict=True)
     query, key, cosine, centred_key, centred_cosine = (
         nan_mean(column) for column in zip(*numbers, strict=True)
     )
@@ -191,13 +234,20 @@ def _head_means(head: Geometry) -> tuple[list[float], tuple[Shares, Shares, Shar
 
 
 @torch.no_grad()
-def measure_head(look: Look, head: int, *, multiple_stacks: bool = False) -> Geometry:
+def measure_head(
+    look: Look,
+    head: int,
+    *,
+    multiple_stacks: bool = False,
+    origin: Origin | None = None,
+    sink: bool = True,
+) -> Geometry:
     """The geometry of one head, computed in float64 by bands of rows, stored in float32."""
     one = look.only(head)
     parts = list[GeometryRows]()
     band_rows = max(1, PAIRS_PER_BAND // max(1, one.key.shape[2]))
     for start in range(0, one.queries, band_rows):
-        band = band_of(one, slice(start, min(start + band_rows, one.queries)))
+        band = band_of(one, slice(start, min(start + band_rows, one.queries)), sink=sink)
         bias = None if band.bias is None else band.bias.float()
         parts.append(
             GeometryRows(
@@ -215,8 +265,9 @@ def measure_head(look: Look, head: int, *, multiple_stacks: bool = False) -> Geo
     length = torch.cat(lengths)
     splits = concat_splits(raws, one_length=True), concat_splits(centreds)
     return Geometry(
-        look.site, head, scale, softcap, length, bias, torch.cat(allowed), *splits, multiple_stacks
-    )
+        look.site, head, scale, softcap, length, bias, torch.cat(allowed), *splits,
+        multiple_stacks, origin, sink,
+    )  # fmt: skip
 
 
 class GeometryRows(NamedTuple):

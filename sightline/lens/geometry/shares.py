@@ -16,15 +16,25 @@ with angles flattened), by the same replacements, with soft-cap, bias and sink u
 averaged over the rows that see two or more keys. With KL(weights ‖ neither) as the whole, the same
 two-player Shapley value gives shares that sum to 1.
 
-**Centred.** Adding one vector to all keys of a row adds a constant to its scores, to which softmax
-is invariant; lengths and angles do change. So there is a second version in which the mean of *the
-keys that a row may see* is subtracted (under a causal mask, a running mean: no row depends on later
-tokens). Then |k_j − μ_i| is a number per pair, and
+**Origin.** A length needs an origin. Adding one vector to all keys of a row adds a constant to its
+scores, to which softmax is invariant; lengths and angles do change. So the shares are given from
+two origins:
+    zero    |k_j| and θ_ij as the kernel receives them
+    mean    |k_j − μ_i| and the angle of q_i and k_j − μ_i, with μ_i the mean of *the keys that row
+            i may see* (under a causal mask, a running mean: no row depends on later tokens)
     score_ij = |q_i| · |k_j − μ_i| · cos θ'_ij · scale + offset_i,      offset_i = q_i · μ_i · scale
 Weights do not depend on offset_i, with or without a position bias; with a soft-cap or a sink they
 do, and it is kept. Keys are centred as the kernel receives them, after RoPE: a vector added
 *before* RoPE (the bias of the key projection) is rotated differently at each position, and has an
 effect.
+
+Neither origin is the right one. From the mean, direction has more than half of the variance
+wherever the lengths vary little (a coefficient of variation below 1), even of keys along one ray,
+which differ from zero by length alone. A share describes the scores; how much a model needs
+direction and length is the subject of `interventions.keys`.
+
+**Without the first token.** The first token is often an attention sink whose key is unlike all
+others. `sink=False` leaves it out, as if it were masked.
 """
 
 from __future__ import annotations
@@ -32,7 +42,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -41,6 +51,7 @@ from torch import Tensor
 from sightline.core.attention import Scoring
 from sightline.lens.trace.layer import Look
 
+Origin = Literal["mean", "zero"]
 PerPair = Float[Tensor, "query key"]
 PerRow = Float[Tensor, " query"]
 ROUNDING = 1e-12  # squared differences below this share of their operands are float32 rounding
@@ -113,9 +124,8 @@ class Band:
     query: Float[Tensor, "query head_dim"]
     key: Float[Tensor, "key head_dim"]
     query_length: Float[Tensor, "query 1"]
-    dots: PerPair
     allowed: Bool[Tensor, "query key"]
-    average: PerPair  # 1 / n for each of the n keys that a row may see, 0 for the others
+    average: PerPair
     bias: PerPair | None
     scoring: Scoring
 
@@ -139,8 +149,8 @@ class Band:
         return scores.log_softmax(-1)
 
 
-def band_of(one: Look, rows: slice) -> Band:
-    """Rows of a layer with one head. A bias of −∞ masks a key."""
+def band_of(one: Look, rows: slice, *, sink: bool = True) -> Band:
+    """Rows of a layer with one head, with or without the first key. A bias of −∞ masks a key."""
     query = one.query[0, 0, rows].double()
     key = one.key[0, 0].double()
     scoring = one.scoring.tile(rows, slice(0, len(key)))
@@ -153,36 +163,54 @@ def band_of(one: Look, rows: slice) -> Band:
             .expand(len(query), len(key))
         )
         allowed = allowed & ~bias.isneginf()
-    average = allowed / allowed.sum(-1, keepdim=True, dtype=torch.float64).clamp(min=1)
-    return Band(
-        query, key, query.norm(dim=-1, keepdim=True), query @ key.T, allowed, average, bias, scoring
-    )
+    if not sink:
+        allowed = without_first(allowed)
+    average = average_over(allowed)
+    return Band(query, key, query.norm(dim=-1, keepdim=True), allowed, average, bias, scoring)
+
+
+def without_first(
+    allowed: Bool[Tensor, "*batch query key"],
+) -> Bool[Tensor, "*batch query key"]:
+    """The first key of every row masked too."""
+    return allowed & (torch.arange(allowed.shape[-1], device=allowed.device) > 0)
+
+
+def average_over(allowed: Bool[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+    """1 / n for each of the n keys that a row may see, 0 for the others."""
+    return allowed / allowed.sum(-1, keepdim=True, dtype=torch.float64).clamp(min=1)
 
 
 def raw_split(band: Band) -> Split:
-    """Lengths and angles of q and k, not centred."""
-    length = band.key.norm(dim=-1)[None]
-    return _make_split(
-        band,
-        length,
-        _ratio(band.dots, band.query_length * length),
-        torch.zeros_like(band.query_length),
-    )
+    """Lengths and angles from zero."""
+    return _make_split(band, *lengths_and_cosines(band.query, band.key, band.average, "zero"))
 
 
 def centred_split(band: Band) -> Split:
-    """Lengths and angles after subtracting each row's mean key: |k − μ|² = |k|² − 2 k·μ + |μ|²."""
-    mean = band.average @ band.key
-    offset = (band.query * mean).sum(-1, keepdim=True)
-    whole = band.key.square().sum(-1) + mean.square().sum(-1, keepdim=True)
-    squared = whole - 2 * mean @ band.key.T
+    """Lengths and angles from each row's mean key."""
+    length, cosine, offset = lengths_and_cosines(band.query, band.key, band.average, "mean")
+    return _make_split(band, length, cosine, offset * band.scoring.scale)
+
+
+def lengths_and_cosines(
+    query: Float[Tensor, "*batch query head_dim"],
+    key: Float[Tensor, "*batch key head_dim"],
+    average: Float[Tensor, "*batch query key"],
+    origin: Origin,
+) -> tuple[Float[Tensor, "*batch _ key"], Float[Tensor, "*batch query key"], Tensor]:
+    """q·k = |q| · length · cosine + offset, for any number of heads:
+    |k − μ|² = |k|² − 2 k·μ + |μ|²."""
+    dots = query @ key.transpose(-2, -1)
+    query_length = query.norm(dim=-1, keepdim=True)
+    if origin == "zero":
+        length = key.norm(dim=-1)[..., None, :]
+        return length, _ratio(dots, query_length * length), torch.zeros_like(query_length)
+    mean = average @ key
+    offset = (query * mean).sum(-1, keepdim=True)
+    whole = key.square().sum(-1)[..., None, :] + mean.square().sum(-1, keepdim=True)
+    squared = whole - 2 * mean @ key.transpose(-2, -1)
     length = torch.where(squared > ROUNDING * whole, squared, 0.0).sqrt()
-    return _make_split(
-        band,
-        length,
-        _ratio(band.dots - offset, band.query_length * length),
-        offset * band.scoring.scale,
-    )
+    return length, _ratio(dots - offset, query_length * length), offset
 
 
 def _make_split(

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from sightline.errors import InputError
+from sightline.lens.heads.agreement import Kinds, nearest_agreeing, noun_kinds
 from sightline.lens.heads.roles import is_punctuation
 from sightline.lens.trace.subject import Token
 
@@ -17,7 +18,13 @@ RELATIONS = {
     "pronoun": ("pronoun", "referent"),
     "verb": ("verb", "subject"),
     "adjective": ("adjective", "noun"),
+    "predicate": ("predicate adjective", "subject"),
+    "determiner": ("noun", "determiner"),
+    "preposition": ("noun", "preposition"),
+    "place": ("verb", "place"),
+    "synonym": ("word", "synonym"),
 }
+AHEAD = ("adjective", "place")  # these point ahead; in a causal model they are reversed
 LANGUAGES = {"en": "English", "ja": "Japanese"}
 Span = tuple[int, int]
 
@@ -25,11 +32,12 @@ Span = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Link:
     """A link of a sentence, as character spans: `source` is the querying word, `target` the word it
-    should attend to."""
+    should attend to, `guess` the nearest noun that agrees (None where the baseline has no rule)."""
 
     relation: str
     source: Span
     target: Span
+    guess: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +52,13 @@ class Sentence:
 @dataclass(frozen=True, slots=True)
 class TokenLink:
     """A link as token positions: in row `query`, the keys `targets` among `candidates` are
-    correct."""
+    correct. `guessed`: whether the nearest noun that agrees is; None without such a rule."""
 
     relation: str
     query: int
     targets: frozenset[int]
     candidates: tuple[int, ...]
+    guessed: bool | None = None
 
     @property
     def chance(self) -> float:
@@ -66,25 +75,28 @@ def sentences(language: str | None = None) -> tuple[Sentence, ...]:
             expected=" or ".join(LANGUAGES),
             fix=f"language={next(iter(LANGUAGES))!r}",
         )
-    entries = tomllib.loads(
+    tables = tomllib.loads(
         files("sightline.lens.heads").joinpath("relations.toml").read_text(encoding="utf-8")
-    )["sentence"]
+    )
+    nouns = noun_kinds(tables["nouns"])
     return tuple(
-        Sentence(entry["language"], entry["text"], links_of(entry))
-        for entry in entries
+        Sentence(entry["language"], entry["text"], links_of(entry, nouns))
+        for entry in tables["sentence"]
         if language is None or entry["language"] == language
     )
 
 
-def links_of(entry: dict[str, object]) -> tuple[Link, ...]:
+def links_of(entry: dict[str, object], nouns: Kinds) -> tuple[Link, ...]:
     text = str(entry["text"])
     links = list[Link]()
     for relation in RELATIONS:
         pairs = entry.get(relation, [])
         assert isinstance(pairs, list)
-        links += [
-            Link(relation, span_of(text, source), span_of(text, target)) for source, target in pairs
-        ]
+        for word, other in pairs:
+            source = span_of(text, word)
+            english = entry["language"] == "en"
+            guess = nearest_agreeing(relation, text, source, nouns) if english else None
+            links.append(Link(relation, source, span_of(text, other), guess))
     return tuple(links)
 
 
@@ -162,4 +174,6 @@ def token_link(
     correct = targets & set(candidates)
     if not correct or targets & set(own):
         return None
-    return TokenLink(link.relation, own[-1], frozenset(correct), candidates)
+    has_rule = link.guess is not None and not reversed_link
+    guessed = link.guess == link.target if has_rule else None
+    return TokenLink(link.relation, own[-1], frozenset(correct), candidates, guessed)

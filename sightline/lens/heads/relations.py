@@ -1,22 +1,25 @@
-"""Which heads follow which relation: pronoun → referent, verb → subject, adjective → noun, in
-sentences with annotated links.
+"""Which heads follow which relation: pronoun → referent, verb → subject, adjective → noun and
+others, in sentences with annotated links.
 
     rate     how often the word with the largest weight is the correct one (sinks, punctuation and
              the word itself excluded)
     chance   the rate of a uniformly random choice among these words
     offset   the rate of the best fixed offset
+    position the rate of the best fixed position, counted from the start
+    nearest  the rate of the nearest noun that agrees in number and animacy, where that is a rule
     p        P(Binomial(links, chance) ≥ hits) · heads, at most 1: Bonferroni's correction for the
              number of heads
 
-A head is significant for a relation if it beats chance and the best offset. In a causal model,
-which cannot attend ahead, adjective → noun becomes noun → adjective.
+A head is significant for a relation if it beats chance, the best offset and the best position. In
+a causal model, which cannot attend ahead, adjective → noun becomes noun → adjective.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ from torch import Tensor
 
 from sightline.errors import InputError
 from sightline.lens.heads.links import (
+    AHEAD,
     LANGUAGES,
     RELATIONS,
     Link,
@@ -46,8 +50,8 @@ MAX_OFFSET = 40
 
 @dataclass(frozen=True, slots=True)
 class RelationHead:
-    """One head's hit rate, and its p-values against chance and against the best fixed offset,
-    corrected for the number of heads."""
+    """One head's hit rate, and its p-values against chance, the best fixed offset and the best
+    fixed position, corrected for the number of heads."""
 
     stack: str
     layer: int
@@ -56,16 +60,24 @@ class RelationHead:
     rate: float
     p_chance: float
     p_offset: float
+    p_position: float
+
+    @property
+    def p(self) -> float:
+        """The largest of the p-values."""
+        return max(self.p_chance, self.p_offset, self.p_position)
 
     @property
     def is_significant(self) -> bool:
-        return max(self.p_chance, self.p_offset) < SIGNIFICANCE
+        return self.p < SIGNIFICANCE
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
     """One relation in one language. `mean` and `spread` (standard deviation) are of the rates of
-    all heads; `skipped` counts links that the tokenizer cannot express."""
+    all heads; `skipped` counts links that the tokenizer cannot express. `nearest_rate` is that of
+    the nearest noun that agrees, None where there is no such rule. `hits` has 1 where a head is
+    right, `sentences` the number of each link's sentence."""
 
     relation: str
     language: str
@@ -76,10 +88,16 @@ class Relation:
     chance: float
     offset: int
     offset_rate: float
+    position: int
+    position_rate: float
     mean: float
     spread: float
     top: tuple[RelationHead, ...]
     rates: Float[Tensor, "layers heads"]
+    nearest_rate: float | None
+    hits: Float[Tensor, "layers heads links"]
+    sentences: tuple[int, ...]
+    guessed: tuple[bool | None, ...]
 
     def __repr__(self) -> str:
         best = self.top[0]
@@ -124,9 +142,10 @@ class Relations:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-serializable dict."""
+        per_link = ("hits", "sentences", "guessed")
         rows = [
             {
-                **asdict(relation),
+                **{name: value for name, value in asdict(relation).items() if name not in per_link},
                 "rates": relation.rates.tolist(),
                 "top": [{**asdict(head), "found": head.is_significant} for head in relation.top],
             }
@@ -137,11 +156,13 @@ class Relations:
 
 @dataclass(slots=True)
 class Tally:
-    """The token links of one relation in one language, and the hits of every head."""
+    """The token links of one relation in one language, with the number of their sentence and the
+    hits of every head."""
 
-    token_links: list[TokenLink]
-    skipped: int
-    hits: Float[Tensor, "layers heads"]
+    token_links: list[TokenLink] = field(default_factory=list[TokenLink])
+    sentences: list[int] = field(default_factory=list[int])
+    hits: list[Float[Tensor, "layers heads"]] = field(default_factory=list[Tensor])
+    skipped: int = 0
 
 
 def relations_of(
@@ -163,7 +184,7 @@ def relations_of(
         links, skipped = token_links(
             trace.tokens_of(stack), sentence.links, causal=causal, unknown=subject.tokenizer.unknown
         )
-        add_hits(tallies, sentence, links, skipped, trace, sites)
+        add_hits(tallies, sentence, links, skipped, trace, sites, number=done)
         if progress is not None:
             progress(done + 1, len(selected))
     relations = [
@@ -219,18 +240,19 @@ def add_hits(
     skipped: Sequence[Link],
     trace: Trace,
     sites: Sequence[Site],
+    *,
+    number: int,
 ) -> None:
     """Add the hits of one sentence to the tallies."""
     hits = torch.stack([hits_of(trace, site, links) for site in sites])  # [layers, heads, links]
     for relation in RELATIONS:
-        tally = tallies.setdefault(
-            (sentence.language, relation), Tally([], 0, torch.zeros(hits.shape[:2]))
-        )
+        tally = tallies.setdefault((sentence.language, relation), Tally())
         tally.skipped += sum(link.relation == relation for link in skipped)
         for place, link in enumerate(links):
             if link.relation == relation:
                 tally.token_links.append(link)
-                tally.hits += hits[..., place]
+                tally.sentences.append(number)
+                tally.hits.append(hits[..., place])
 
 
 def hits_of(trace: Trace, site: Site, links: Sequence[TokenLink]) -> Float[Tensor, "heads links"]:
@@ -251,15 +273,21 @@ def summarize_relation(
 ) -> Relation:
     """The best heads of a relation, with the rates of chance and of the best fixed offset."""
     links = len(tally.token_links)
-    rates = tally.hits / links
+    hits = torch.stack(tally.hits, -1)
+    rates = hits.mean(-1)
     chance = sum(one.chance for one in tally.token_links) / links
     offset, offset_rate = best_offset(tally.token_links)
-    looks, finds = RELATIONS[kind][::-1] if causal and kind == "adjective" else RELATIONS[kind]
+    position, position_rate = best_position(tally.token_links)
+    looks, finds = RELATIONS[kind][::-1] if causal and kind in AHEAD else RELATIONS[kind]
     best = rates.flatten().argsort(descending=True, stable=True)[:TOP].tolist()
     top = [
-        relation_head(sites, tally, divmod(place, rates.shape[1]), chance, offset_rate)
+        relation_head(
+            sites, hits, divmod(place, rates.shape[1]), (chance, offset_rate, position_rate)
+        )
         for place in best
     ]
+    guessed = [one.guessed for one in tally.token_links]
+    known = [right for right in guessed if right is not None]
     spread = float(rates.std(correction=0))
     return Relation(
         kind,
@@ -271,27 +299,31 @@ def summarize_relation(
         chance,
         offset,
         offset_rate,
+        position,
+        position_rate,
         float(rates.mean()),
         spread,
         tuple(top),
         rates,
+        sum(known) / links if known else None,
+        hits,
+        tuple(tally.sentences),
+        tuple(guessed),
     )
 
 
 def relation_head(
-    sites: Sequence[Site], tally: Tally, place: tuple[int, int], chance: float, offset_rate: float
+    sites: Sequence[Site],
+    hits: Float[Tensor, "layers heads links"],
+    place: tuple[int, int],
+    baselines: tuple[float, float, float],
 ) -> RelationHead:
-    """One head's hits with their corrected p-values."""
+    """One head's hits with their corrected p-values against the rates of the baselines."""
     layer, head = place
-    links = len(tally.token_links)
-    hits = int(tally.hits[layer, head])
-    p_chance, p_offset = (
-        min(1.0, tally.hits.numel() * binomial_tail(links, hits, rate))
-        for rate in (chance, offset_rate)
-    )
-    return RelationHead(
-        sites[layer][0], sites[layer][1], head, hits, hits / links, p_chance, p_offset
-    )
+    heads, links = hits.shape[:2].numel(), hits.shape[2]
+    right = int(hits[layer, head].sum())
+    p_values = [min(1.0, heads * binomial_tail(links, right, rate)) for rate in baselines]
+    return RelationHead(sites[layer][0], sites[layer][1], head, right, right / links, *p_values)
 
 
 def best_offset(links: Sequence[TokenLink]) -> tuple[int, float]:
@@ -302,6 +334,13 @@ def best_offset(links: Sequence[TokenLink]) -> tuple[int, float]:
     }
     best = max(offsets, key=lambda by: (offsets[by], -abs(by)))
     return best, offsets[best]
+
+
+def best_position(links: Sequence[TokenLink]) -> tuple[int, float]:
+    """The fixed position with the highest hit rate, and that rate."""
+    positions = Counter(target for one in links for target in one.targets)
+    best, count = max(positions.items(), key=lambda pair: (pair[1], -pair[0]))
+    return best, count / len(links)
 
 
 def binomial_tail(count: int, hits: int, rate: float) -> float:

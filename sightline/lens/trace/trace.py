@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -182,12 +182,23 @@ class Trace:
         )
 
     def geometry(
-        self, layer: int, head: int, *, stack: str | None = None, cross: bool = False
+        self,
+        layer: int,
+        head: int,
+        *,
+        stack: str | None = None,
+        cross: bool = False,
+        origin: Literal["mean", "zero"] | None = None,
+        sink: bool = True,
     ) -> Geometry:
-        """|q|, |k|, cos θ of a head, and the shares of direction and length."""
+        """|q|, |k|, cos θ of a head, and the shares of direction and length of its score variance.
+
+        Lengths need an origin, since softmax ignores a vector added to all keys: each row's mean
+        key or zero (by default the mean, or zero where all keys have the same length; `raw` and
+        `centred` hold both). `sink=False` leaves out the first token."""
         from sightline.lens.geometry.decompose import geometry_of
 
-        return geometry_of(self, layer, head, stack=stack, cross=cross)
+        return geometry_of(self, layer, head, stack=stack, cross=cross, origin=origin, sink=sink)
 
     def show(
         self,

@@ -1,45 +1,125 @@
-"""The cache's experiment: what it measures besides time is exact."""
+"""The cache's experiment: each check is fed a world in which it is false."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from sightline.lab.experiments import kv_cache
+from sightline.core.cache.kv_cache import Cache
+from sightline.lab.experiment import TIERS, Plan
+from sightline.lab.experiments import kv_cache as lab
+from sightline.lab.measures.attention_costs import block_flops
+
+SAME, BYTES, BITS, CACHED, WHOLE, FASTER, OPERATIONS, SQUARE, AFFORDABLE = range(9)
+LENGTHS = (64, 512)
+BLOCKS = (32, 64)
 
 
-def numbers(*, cached: float, whole: float) -> dict[str, object]:
-    """Made-up times: at 512 tokens so many times those at 64."""
-    times = {
-        f"time.{length}.seed-{seed}": {
-            "cached": 1e-3 * grown[0],
-            "whole": 2e-3 * grown[1] + 1e-9 * seed,
-        }
-        for length, grown in ((64, (1.0, 1.0)), (512, (cached, whole)))
-        for seed in range(3)
-    }
+@pytest.fixture(scope="module")
+def exact() -> dict[str, Any]:
+    """What is measured without a clock, with small lengths."""
     return {
-        "same.seed-0": kv_cache.compare_logits(0),
-        "bytes.512": kv_cache.cache_sizes(512),
-        **times,
+        "same.repeat-0": lab.compare_logits(0),
+        "bytes.40": lab.cache_sizes(40),
+        "flops.small": {str(length): block_flops(length) for length in BLOCKS},
     }
 
 
-def test_the_bytes_are_the_formulas() -> None:
-    found = kv_cache.cache_sizes(40)
-    assert found["8 key heads"] == found["formula"] == 2 * 4 * 256 * 40 * 4
-    assert found["1 key head"] * 8 == found["2 key heads"] * 4 == found["formula"]
-    assert found["8 key heads, 8 bits"] < found["formula"] / 3
+def seconds(
+    *,
+    cached: float = 0.1,
+    whole: float = 1.1,
+    ahead: float = 20.0,
+    square: float = 2.0,
+    fused: float = 0.3,
+) -> dict[str, Any]:
+    """Times of four repeats that grow with these powers of the length; with the cache a token at
+    64 is `ahead` times as fast; attention takes `fused` of the linear layers' time at the end."""
+    found: dict[str, Any] = {}
+    for n in range(4):
+        noise = 1 + 0.01 * n
+        for length in LENGTHS:
+            grown = length / LENGTHS[0]
+            found[f"time.{length}.repeat-{n}"] = {
+                "cached": 1e-3 / ahead * grown ** (cached * noise),
+                "whole": 1e-3 * noise * grown ** (whole * noise),
+            }
+        for length in BLOCKS:
+            grown = length / BLOCKS[-1]
+            found[f"block.{length}.repeat-{n}"] = {
+                "equation": 2 * fused * grown ** (square * noise),
+                "fused": fused * noise * grown**square,
+                "linear": grown,
+            }
+    return found
+
+
+def holds(numbers: dict[str, Any]) -> list[bool | None]:
+    return [check.holds for check in lab.judge_kv_cache(numbers)]
+
+
+def test_supported_where_all_of_it_is_true(exact: dict[str, Any]) -> None:
+    assert holds(exact | seconds()) == [True] * 9
+
+
+def test_a_cache_that_rounds_changes_the_logits(exact: dict[str, Any]) -> None:
+    cache = Cache.quantised(lab.small_decoder(0).config)
+    rounded = {"same.repeat-0": lab.compare_logits(0, cache)}
+    assert holds(exact | seconds() | rounded)[SAME] is False
+
+
+def test_a_cache_that_repeats_its_heads_takes_more_bytes(
+    exact: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_decoder = lab.small_decoder
+    monkeypatch.setattr(lab, "small_decoder", lambda seed, kv_heads=8: small_decoder(seed))
+    assert holds(exact | seconds() | {"bytes.40": lab.cache_sizes(40)})[BYTES] is False
+
+
+def test_a_cache_that_does_not_round_is_not_smaller(
+    exact: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cache, "quantised", Cache.growing)
+    assert holds(exact | seconds() | {"bytes.40": lab.cache_sizes(40)})[BITS] is False
 
 
 @pytest.mark.parametrize(
-    ("cached", "whole", "holds"), [(1.2, 9.0, True), (3.0, 9.0, False), (1.2, 2.0, False)]
+    ("world", "wrong"),
+    [
+        ({"cached": 1.0}, {CACHED}),
+        ({"whole": 0.2}, {WHOLE}),
+        ({"ahead": 0.01}, {FASTER}),
+        ({"cached": 1.3, "whole": 1.2}, {CACHED, FASTER}),
+        ({"square": 1.0}, {SQUARE}),
+        ({"square": 3.0}, {SQUARE}),
+        ({"fused": 1.2}, {AFFORDABLE}),
+    ],
 )
-def test_the_verdict_follows_the_times(cached: float, whole: float, holds: bool) -> None:
-    checks = kv_cache.judge_kv_cache(numbers(cached=cached, whole=whole))
-    assert all(check.holds for check in checks) is holds
+def test_times_that_say_the_opposite(
+    exact: dict[str, Any], world: dict[str, float], wrong: set[int]
+) -> None:
+    verdict = holds(exact | seconds(**world))
+    assert {n for n, held in enumerate(verdict) if held is not True} == wrong
+    assert all(verdict[n] is False for n in wrong)
+
+
+def test_a_narrower_feed_forward_layer_has_fewer_operations(exact: dict[str, Any]) -> None:
+    narrow = {str(length): block_flops(length, hidden=1536) for length in BLOCKS}
+    assert holds(exact | seconds() | {"flops.small": narrow})[OPERATIONS] is False
 
 
 def test_a_step_is_timed_both_ways() -> None:
-    found = kv_cache.time_next_token(16, 0)
+    found = lab.time_next_token(16, 0)
     assert set(found) == {"cached", "whole"}
     assert min(found.values()) > 0
+
+
+def test_parts_have_names_of_their_own() -> None:
+    for tier in TIERS:
+        names = [part.name for part in lab.kv_cache_parts(Plan(tier))]
+        assert len(set(names)) == len(names)
+
+
+def test_it_can_be_drawn(exact: dict[str, Any]) -> None:
+    assert set(lab.draw_kv_cache(exact | seconds())) == {"kv-cache"}

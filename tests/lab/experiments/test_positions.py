@@ -9,67 +9,129 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.lab.experiment import Plan
+from sightline.lab.experiment import Plan, TunedRate
 from sightline.lab.experiments import positions
-from sightline.lab.measures import position_laws
+from sightline.lab.measures import longer_texts, position_laws
 from sightline.lab.results import to_json_numbers
+from sightline.training.loop import NotFiniteError
+
+CONTEXT = 16
+SYMBOLS = 5
+CHAIN = 0.9 * torch.eye(SYMBOLS).roll(1, 1) + 0.02
 
 
-def losses(by_length: list[float]) -> dict[str, Any]:
-    return {"by_length": by_length, "along": [by_length[-1]] * positions.BINS}
+@pytest.fixture(scope="module")
+def text() -> torch.Tensor:
+    """Rows of a Markov chain, 8 trained lengths long."""
+    random = np.random.default_rng(0)
+    rows = random.integers(SYMBOLS, size=(32, 1))
+    for _ in range(positions.TIMES[-1] * CONTEXT):
+        following = (CHAIN.numpy()[rows[:, -1]].cumsum(1) < random.random((32, 1))).sum(1)
+        rows = np.concatenate([rows, following.clip(max=SYMBOLS - 1)[:, None]], axis=1)
+    return torch.from_numpy(rows)
+
+
+class Reader(torch.nn.Module):
+    """Knows the chain, less `slow`; it loses `fades` of that per trained length beyond the
+    first."""
+
+    def __init__(self, *, fades: float = 0.0, slow: float = 0.0) -> None:
+        super().__init__()
+        self.fades, self.slow = fades, slow
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        beyond = (torch.arange(tokens.shape[1]) - CONTEXT).clamp(min=0) / CONTEXT
+        sharp = (1.0 - self.slow - self.fades * beyond).clamp(0, 1)
+        return CHAIN.log()[tokens] * sharp[None, :, None]
+
+
+World = dict[str, tuple[float, float]]
+TRUE: World = {  # scheme → fades, slow
+    "none": (0.05, 0.3), "sinusoidal": (0.1, 0.2), "learned": (0.1, 0.2), "rope": (0.1, 0.1),
+    "yarn": (0.05, 0.1), "t5": (0.0, 0.1), "alibi": (0.0, 0.2), "alibi-window": (0.0, 0.2),
+    "rope-window": (0.0, 0.1),
+}  # fmt: skip
+
+
+def with_losses(exact: dict[str, Any], text: torch.Tensor, **changed: Any) -> dict[str, Any]:
+    """The losses of readers of a text on each third of it, through the measurement, beside the
+    real exact parts."""
+    numbers = copy.deepcopy(exact)
+    for seed in range(3):
+        rows = text[seed::3][:10]
+        row: dict[str, Any] = {"context": CONTEXT}
+        for scheme, (fades, slow) in (TRUE | changed).items():
+            reader: Any = Reader(fades=fades, slow=slow + 0.001 * seed * len(scheme))
+            models = dict.fromkeys(positions.TIMES, reader)
+            row[scheme] = to_json_numbers(longer_texts.losses_by_length(models, rows, CONTEXT))
+        numbers[f"length.all.context-16.seed-{seed}"] = row
+    return numbers
 
 
 @pytest.fixture(scope="module")
 def exact() -> dict[str, Any]:
     """The quick tier's parts that train nothing."""
+    rates = {arm: TunedRate(arm, 1e-2, False, ()) for arm in positions.ARMS}
     return {
         part.name: to_json_numbers(part.measure())
-        for part in positions.positions_parts(Plan("quick"))
+        for part in positions.positions_parts(Plan("quick", rates=rates))
         if not part.name.startswith("length.")
     }
 
 
-def with_losses(
-    exact: dict[str, Any], *, alibi: list[float], learned: list[float]
-) -> dict[str, Any]:
-    """Made-up losses of three seeds beside the real exact parts."""
-    numbers = copy.deepcopy(exact)
-    for seed in range(3):
-        moved = 1e-3 * seed
-        for scheme in positions.SCHEMES:
-            row = {"alibi": alibi, "learned": learned}.get(scheme, [2.4, 2.5, 2.6, 2.7])
-            found: dict[str, Any] = {
-                "context": 32,
-                scheme: losses([value + moved * (n + 1) for n, value in enumerate(row)]),
-            }
-            numbers[f"length.{scheme}.context-32.steps-1.seed-{seed}"] = found | (
-                {"yarn": losses([2.4] * 4)} if scheme == "rope" else {}
-            )
-    return numbers
+def holds(numbers: dict[str, Any]) -> list[bool | None]:
+    return [check.holds for check in positions.judge_positions(numbers)]
 
 
-FLAT, RISING = [2.3, 2.3, 2.3, 2.3], [2.4, 2.6, 2.8, 3.0]
+def test_the_verdict_where_it_is_true(exact: dict[str, Any], text: torch.Tensor) -> None:
+    assert holds(with_losses(exact, text)) == [True] * 13
 
 
-def test_the_verdict_follows_the_losses(exact: dict[str, Any]) -> None:
-    good = [
-        check.holds
-        for check in positions.judge_positions(with_losses(exact, alibi=FLAT, learned=RISING))
-    ]
-    assert good == [True] * 11
-    swapped = [
-        check.holds
-        for check in positions.judge_positions(with_losses(exact, alibi=RISING, learned=FLAT))
-    ]
-    assert swapped == [True] * 7 + [False] * 3 + [None]
+def test_each_statement_fails_where_it_is_false(exact: dict[str, Any], text: torch.Tensor) -> None:
+    worse = dict.fromkeys(("learned", "sinusoidal", "rope"), (0.0, 0.5))
+    equal = with_losses(exact, text, **worse)  # worse throughout, and no steeper than ALiBi
+    assert holds(equal)[7:] == [None, None, None, True, True, True]
+    gentler = with_losses(exact, text, alibi=(0.05, 0.1), **worse)
+    assert holds(gentler)[7:10] == [False, False, False]
+    fading = with_losses(exact, text, alibi=(0.2, 0.1))
+    assert holds(fading)[7:] == [False, False, False, False, False, True]
+    reading = with_losses(exact, text, **{"alibi-window": (0.02, 0.2)})
+    assert holds(reading)[11] is False  # without the window ALiBi is better: it uses the text
+    windowed = with_losses(exact, text, **{"rope-window": (0.0, 0.3)})
+    assert holds(windowed)[12] is False
 
 
-def test_broken_laws_are_not_supported(exact: dict[str, Any]) -> None:
-    numbers = with_losses(exact, alibi=FLAT, learned=RISING)
+def test_a_window_hides_what_is_further_back() -> None:
+    """The first token of a text changes the last output of one layer, and not with a window."""
+    from sightline.lab.learning import build_seeded
+
+    for window, changes in ((None, True), (32, False)):
+        config = longer_texts.position_scheme_config("alibi", "quick", 7, window=window)
+        model = build_seeded(config, 0).eval()
+        tokens = torch.randint(0, 7, (1, 40), generator=torch.Generator().manual_seed(0))
+        other = tokens.clone()
+        other[0, 0] = (tokens[0, 0] + 1) % 7
+        with torch.inference_mode():
+            difference = (model(tokens) - model(other))[0].abs().amax(-1)
+        assert bool(difference[-1] > 0) is changes
+        assert difference[31] > 0  # 32 tokens are seen, itself included
+
+
+def test_a_run_that_diverges_has_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverges(*args: Any, **options: Any) -> Any:
+        raise NotFiniteError("loss nan")
+
+    monkeypatch.setattr(longer_texts, "train_scheme", diverges)
+    score = longer_texts.pilot_score("rope", 1.0, 0, tier="quick")["score"]
+    assert to_json_numbers(score) is None
+
+
+def test_broken_laws_are_not_supported(exact: dict[str, Any], text: torch.Tensor) -> None:
+    numbers = with_losses(exact, text)
     numbers["order.none.seed-100"]["encoder"] = 0.1
     numbers["sinusoids"] = {"first": [0.841, 0.541, 0.01, 1, 0, 1, 0, 1], "off": 0.1, "bent": 0.0}
     numbers["distance.rope.seed-100"]["within"] = 0.2
-    assert [check.holds for check in positions.judge_positions(numbers)][:7] == [
+    assert holds(numbers)[:7] == [
         False,
         True,
         True,
@@ -124,16 +186,16 @@ def test_losses_by_hand() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return table[tokens]
 
-    found = positions.losses_by_length(dict.fromkeys(positions.TIMES, Table()), rows, 16)  # pyright: ignore
+    found = longer_texts.losses_by_length(dict.fromkeys(positions.TIMES, Table()), rows, 16)  # pyright: ignore
     log_p = table.numpy() - np.log(np.exp(table.numpy()).sum(1, keepdims=True))
     by_hand = -log_p[rows[:, :-1].numpy(), rows[:, 1:].numpy()]
     np.testing.assert_allclose(found["by_length"], [by_hand.mean()] * 4, rtol=1e-6)
     np.testing.assert_allclose(found["along"], by_hand.mean(0).reshape(16, -1).mean(1), rtol=1e-6)
 
 
-def test_it_can_be_drawn_and_told(exact: dict[str, Any]) -> None:
-    numbers = with_losses(exact, alibi=FLAT, learned=RISING)
+def test_it_can_be_drawn_and_told(exact: dict[str, Any], text: torch.Tensor) -> None:
+    numbers = with_losses(exact, text)
     assert set(positions.draw_positions(numbers)) == {"positions", "positions-scores"}
-    said = positions.summarize_positions(numbers)
-    assert "ALiBi 2.304 (+0.003)" in said.en
-    assert "YaRN" in said.ja
+    words = positions.summarize_positions(numbers)
+    assert "RoPE, windowed 0." in words.en
+    assert "RoPE（ウィンドウ付き） 0." in words.ja

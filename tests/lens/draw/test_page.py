@@ -58,12 +58,16 @@ for (const attention of data.attentions)
     const look = new Look(said, read);
     for (let n = 0; n < said.heads; n++) {
       const head = look.head(n), rows = Array.from({ length: said.queries }, (_, row) => row);
-      const sum = { variance: 0, direction: 0 };
-      for (const row of rows) { const one = sharesOf(head, row); sum.variance += one.variance; sum.direction += one.direction; }
+      const shareOf = (choice) => {
+        const sum = { variance: 0, direction: 0 };
+        for (const row of rows) { const one = sharesOf(head, row, choice); sum.variance += one.variance; sum.direction += one.direction; }
+        return sum.direction / sum.variance;
+      };
       found.push({ name: attention.name, layer: Number(layer), head: n, weights: rows.map((row) => [...head.weights(row)]),
         scores: rows.map((row) => [...head.scores(row)].map((one) => Number.isFinite(one) ? one : String(one))),
         cosine: rows.map((row) => rows.slice(0, said.keys).map((column) => head.cosine(row, column))),
-        direction: sum.direction / sum.variance, top: rows.map((row) => head.top(row, 3)) });
+        direction: shareOf({}), choices: { zero: shareOf({ origin: "zero" }), mean: shareOf({ origin: "mean" }),
+          others: shareOf({ origin: "zero", sink: false }) }, top: rows.map((row) => head.top(row, 3)) });
     }
   }
 console.log(JSON.stringify(found));
@@ -184,7 +188,16 @@ def test_scores_angles_shares_and_the_largest_are_those_of_the_trace(name: str) 
             atol=1e-4,
         )
         geometry = trace.geometry(one["layer"], head)
+        others = trace.geometry(one["layer"], head, origin="zero", sink=False)
         assert one["direction"] == pytest.approx(geometry.direction, abs=1e-4)
+        assert one["choices"] == pytest.approx(
+            {
+                "zero": geometry.raw.shares.direction,
+                "mean": geometry.centred.shares.direction,
+                "others": others.direction,
+            },
+            abs=1e-4,
+        )
         for row, columns in enumerate(one["top"]):
             weights = look.weights(head, rows=row)
             best = weights.sort(descending=True).values[: len(columns)]

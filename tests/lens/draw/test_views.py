@@ -111,6 +111,26 @@ def test_geometry_has_lengths_and_the_shares(name: str) -> None:
     assert np.nanmax(np.abs(view.values)) <= 1
 
 
+def test_geometry_from_another_origin_and_without_the_first_token() -> None:
+    _, trace = traced("decoder")
+    usual = view_of(trace, "geometry", layer=1, head=3)
+    other = view_of(trace, "geometry", layer=1, head=3, origin="zero", sink=False)
+    assert (usual.about["origin"], usual.about["sink"], usual.about["centred"]) == (
+        "mean",
+        True,
+        True,
+    )
+    assert (other.about["origin"], other.about["sink"], other.about["centred"]) == (
+        "zero",
+        False,
+        False,
+    )
+    wanted = trace.geometry(1, 3, origin="zero", sink=False)
+    assert other.about["shares"]["direction"] == wanted.direction
+    assert "without the first token, lengths from zero" in other.notes[0]
+    assert bool(np.isnan(other.values[:, 0]).all())
+
+
 def test_the_sphere_is_a_sphere_and_states_its_variance() -> None:
     _, trace = traced("decoder")
     view = view_of(trace, "sphere", layer=0, head=0)

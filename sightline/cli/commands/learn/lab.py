@@ -275,6 +275,8 @@ def report(
 ) -> None:
     """Write all findings of a folder as one offline HTML page, or as Markdown with its figures.
 
+    If the folder has results of several seeds, a table compares their verdicts.
+
     Parameters
     ----------
     results
@@ -299,7 +301,22 @@ def report(
             f"a report as {page.suffix or page.name!r}", expected=".html or .md", fix=fix
         )
     write_page = write_html if page.suffix.lower() == ".html" else write_markdown
-    write(write_page(finished_findings(results, seed), page, language=language))
+    findings = finished_findings(results, seed)
+    write(write_page(findings, page, language=language, others=other_runs(results, findings)))
+
+
+def other_runs(results: Path, findings: list[Finding]) -> list[Finding]:
+    """Findings of the same tiers with other seeds."""
+    from sightline.lab.results import seeds_in
+
+    tiers = {finding.experiment.name: finding.tier for finding in findings}
+    return [
+        finding
+        for seed in seeds_in(results)
+        if seed != findings[0].seed
+        for finding in findings_of(results, seed)
+        if tiers.get(finding.experiment.name) == finding.tier
+    ]
 
 
 def finished_findings(results: Path, seed: int | None) -> list[Finding]:

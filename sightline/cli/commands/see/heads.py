@@ -56,6 +56,7 @@ COLOURS = {  # Okabe and Ito's palette, safe for colour-blind readers
 }
 TOP = 3
 FEW = 8  # links, too few for a verdict
+CHANCE = 0.05  # significance
 SURE = 0.6  # confidence from which a letter is bold
 
 
@@ -236,15 +237,21 @@ def relation_lines(relation: Relation) -> Iterator[Text]:
     if relation.skipped:
         skipped = f"; {relation.skipped} links do not fall on token boundaries"
     offset = f"fixed offset {relation.offset:+d} {relation.offset_rate:.0%}"
+    position = f"fixed position {relation.position} {relation.position_rate:.0%}"
+    nearest = ""
+    if relation.nearest_rate is not None:
+        nearest = f"; nearest noun that agrees {relation.nearest_rate:.0%}"
     mean = f"all heads {relation.mean:.0%} ± {relation.spread:.0%}"
-    yield Text(f"  chance {relation.chance:.0%}; {offset}; {mean}{skipped}", style="dim")
+    baselines = f"chance {relation.chance:.0%}; {offset}; {position}{nearest}"
+    yield Text(f"  {baselines}; {mean}{skipped}", style="dim")
     for head in relation.top[:TOP]:
         name = f"  {head.stack} {head.layer}.{head.head}".ljust(18)
-        p = max(head.p_chance, head.p_offset)
-        yield Text(f"{name}{head.rate:>5.0%}   p {p:<8.2g} {relation_verdict(head)}")
+        yield Text(f"{name}{head.rate:>5.0%}   p {head.p:<8.2g} {relation_verdict(head)}")
 
 
 def relation_verdict(head: RelationHead) -> str:
     if head.is_significant:
         return "found"
-    return "may be chance" if head.p_chance >= 0.05 else "may be a fixed offset"
+    if head.p_chance >= CHANCE:
+        return "may be chance"
+    return "may be a fixed offset" if head.p_offset >= CHANCE else "may be a fixed position"

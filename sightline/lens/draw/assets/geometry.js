@@ -1,5 +1,5 @@
 // Scores as |q| · |k| · cos θ · scale. Left, the keys of one row with their length, angle, score and weight; right, all of them as points,
-// and the shares of direction and length in the variance of the scores.
+// and the shares of direction and length in the variance of the scores, from an origin of choice, with or without the first key.
 
 "use strict";
 
@@ -7,6 +7,8 @@ class GeometryView {
   constructor(viewer) {
     this.viewer = viewer;
     this.scroll = 0;
+    this.origin = null; // of the lengths in the shares: "mean", "zero", or as the head has it
+    this.sink = true; // whether the first key takes part in the shares
     this.sums = new Map();
   }
 
@@ -81,8 +83,9 @@ class GeometryView {
   /** cos θ against |k|, a point per key, larger and brighter with its weight. */
   drawChart(context, box, head, weights) {
     const { viewer } = this, { state, width, height } = viewer, shares = this.shares(head);
-    const at = { x: box.left + 52, y: 128, w: width - box.left - 80, h: Math.max(120, Math.min(height - 200, width - box.left - 80)) };
-    this.drawShares(context, box.left, width - 12, shares, sharesOf(head, state.row));
+    const at = { x: box.left + 52, y: 150, w: width - box.left - 80, h: Math.max(120, Math.min(height - 222, width - box.left - 80)) };
+    this.drawShares(context, box.left, width - 12, shares, sharesOf(head, state.row, this));
+    this.drawChoices(context, box.left, width - 12, head);
     const most = Math.max(1e-9, ...sample(head.keyLength)) * 1.08, [low, high] = niceRange(sample(this.cosines));
     const x = (cosine) => at.x + ((cosine - low) / (high - low)) * at.w, y = (length) => at.y + at.h * (1 - length / most);
     context.strokeStyle = paint.colours.faint;
@@ -135,9 +138,28 @@ class GeometryView {
     }
   }
 
+  /** The two choices behind the shares, which a click or a key changes. */
+  drawChoices(context, left, right, head) {
+    const origin = this.origin ?? originOf(head), middle = (left + right) / 2, y = 108;
+    const texts = [`lengths from ${origin === "zero" ? "zero" : "the mean key"} (o)`, `${this.sink ? "with" : "without"} the first key (s)`];
+    context.fillStyle = paint.colours.accent;
+    context.font = font(12);
+    context.textAlign = "left";
+    for (const [n, text] of texts.entries()) context.fillText(text, n ? middle : left, y);
+    this.choices = { left, middle, right, top: y - 12, bottom: y + 12 };
+  }
+
+  /** Another origin of the lengths, or the shares without the first key. */
+  choose(what) {
+    const { head } = this.viewer;
+    if (what === "sink") this.sink = !this.sink;
+    else if (head !== null) this.origin = (this.origin ?? originOf(head)) === "zero" ? "mean" : "zero";
+    this.viewer.redraw();
+  }
+
   /** The head's shares so far: sums over its rows, at most 512 of them, a few milliseconds at a time. */
   shares() {
-    const { state } = this.viewer, name = [state.attention, state.layer, state.head].join("/");
+    const { state } = this.viewer, name = [state.attention, state.layer, state.head, this.origin, this.sink].join("/");
     if (!this.sums.has(name)) this.sums.set(name, { rows: 0, next: 0, variance: 0, direction: 0, length: 0 });
     return this.sums.get(name);
   }
@@ -145,7 +167,7 @@ class GeometryView {
   gather(head) {
     const sum = this.shares(), until = performance.now() + PATIENCE, step = Math.max(1, Math.ceil(head.queries / 512));
     for (; sum.next < head.queries && performance.now() < until; sum.next += step, sum.rows++) {
-      const row = sharesOf(head, sum.next);
+      const row = sharesOf(head, sum.next, this);
       for (const name of ["variance", "direction", "length"]) sum[name] += row[name];
     }
     return sum.next < head.queries;
@@ -160,8 +182,11 @@ class GeometryView {
     this.scroll -= dy;
   }
 
-  click() {
+  click(x, y) {
+    const { choices } = this;
+    if (this.box.chart && choices && y > choices.top && y < choices.bottom && x > choices.left) return this.choose(x < choices.middle ? "origin" : "sink");
     if (this.viewer.hover) this.viewer.select({ column: this.viewer.hover.column });
+    return undefined;
   }
 
   wheel(event) {
@@ -169,7 +194,9 @@ class GeometryView {
   }
 
   key(event) {
-    return this.viewer.stepRow(event);
+    const choice = { o: "origin", s: "sink" }[event.key];
+    if (choice) this.choose(choice);
+    return choice !== undefined || this.viewer.stepRow(event);
   }
 
   reveal() {

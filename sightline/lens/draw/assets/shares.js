@@ -1,13 +1,13 @@
 // The shares of direction and length in the variance of a row's |q| |k| cos θ · scale, before soft-cap and bias, as defined in
-// sightline/lens/geometry/shares.py. Each row's mean key is subtracted first, since no weight depends on it, except where all keys have
-// the same length, as in cosine attention. Nothing in this file touches the document.
+// sightline/lens/geometry/shares.py, from one of two origins: each row's mean key, or zero (by default the mean, or zero where all keys have
+// the same length, as in cosine attention); with or without the first key. Nothing in this file touches the document.
 
 "use strict";
 
-function sharesOf(head, row) {
-  const visible = [];
-  for (let column = 0; column < head.keys; column++) if (head.score(row, column) > -Infinity) visible.push(column);
-  const middle = onSphere(head) ? new Float64Array(head.dim) : meanKey(head, visible), offset = along(head.query, row, middle);
+function sharesOf(head, row, { origin = null, sink = true } = {}) {
+  const visible = [], zero = (origin ?? originOf(head)) === "zero";
+  for (let column = sink ? 0 : 1; column < head.keys; column++) if (head.score(row, column) > -Infinity) visible.push(column);
+  const middle = zero ? new Float64Array(head.dim) : meanKey(head, visible), offset = along(head.query, row, middle);
   const length = visible.map((column) => Math.sqrt(Math.max(0, distance(head.key, column, middle))));
   const queryScale = head.queryLength[row] * head.scale;
   const cosine = visible.map((column, n) => {
@@ -17,6 +17,10 @@ function sharesOf(head, row) {
   const whole = queryScale ** 2 * variance(length.map((one, n) => one * cosine[n]));
   const byDirection = (queryScale * mean(length)) ** 2 * variance(cosine), byLength = (queryScale * mean(cosine)) ** 2 * variance(length);
   return { variance: whole, direction: (byDirection + whole - byLength) / 2, length: (byLength + whole - byDirection) / 2 };
+}
+
+function originOf(head) {
+  return onSphere(head) ? "zero" : "mean";
 }
 
 function onSphere(head) {
