@@ -26,9 +26,9 @@ from sightline.lab.statistics import (
 
 def test_the_interval_is_students() -> None:
     values = np.random.default_rng(0).normal(3, 2, 9)
-    found = Interval.of(values.tolist())
+    result = Interval.of(values.tolist())
     low, high = scipy.stats.t.interval(0.95, 8, loc=values.mean(), scale=scipy.stats.sem(values))
-    assert (found.mean, found.low, found.high, found.count) == pytest.approx(
+    assert (result.mean, result.low, result.high, result.count) == pytest.approx(
         (values.mean(), low, high, 9)
     )
     assert Interval.of([2.0]) == Interval(2.0, 2.0, 2.0, 1)
@@ -51,17 +51,17 @@ def test_it_holds_the_true_mean_as_often_as_it_says() -> None:
 def test_comparisons_may_be_undecided(
     low: float, high: float, over: bool | None, under: bool | None, between: bool | None
 ) -> None:
-    found = Interval((low + high) / 2, low, high, 5)
-    assert lies_above(found, 1) is over
-    assert lies_below(found, 1) is under
-    assert lies_within(found, 0.9, 1.1) is between
-    assert lies_within(found, -5, 5) is True
+    result = Interval((low + high) / 2, low, high, 5)
+    assert lies_above(result, 1) is over
+    assert lies_below(result, 1) is under
+    assert lies_within(result, 0.9, 1.1) is between
+    assert lies_within(result, -5, 5) is True
     assert lies_above(Interval.of([]), 1) is None
 
 
 def test_differences_are_seed_by_seed() -> None:
-    found = paired_difference([3.0, 5.0], [2.0, 4.0])
-    assert (found.mean, found.low, found.high, found.count) == (1.0, 1.0, 1.0, 2)
+    result = paired_difference([3.0, 5.0], [2.0, 4.0])
+    assert (result.mean, result.low, result.high, result.count) == (1.0, 1.0, 1.0, 2)
 
 
 # ------------------------------------------------------------------------- intervals by their kind
@@ -70,11 +70,11 @@ def test_differences_are_seed_by_seed() -> None:
 def test_a_count_has_clopper_and_pearsons_interval() -> None:
     """Their own tail probabilities: at the ends, the count is one of 2.5%."""
     for successes, trials in ((0, 27), (3, 9), (9, 9), (40, 100)):
-        found = Interval.count_of(successes, trials)
+        result = Interval.count_of(successes, trials)
         if successes:
-            assert binom.sf(successes - 1, trials, found.low) == pytest.approx(0.025)
+            assert binom.sf(successes - 1, trials, result.low) == pytest.approx(0.025)
         if successes < trials:
-            assert binom.cdf(successes, trials, found.high) == pytest.approx(0.025)
+            assert binom.cdf(successes, trials, result.high) == pytest.approx(0.025)
     assert Interval.count_of(0, 27).high == pytest.approx(0.1277, abs=1e-4)  # not below 10%
     assert Interval.count_of(6, 6).high == 1.0
 
@@ -86,16 +86,16 @@ def test_shares_stay_between_0_and_1_and_cover() -> None:
     inside = 0
     for _ in range(400):
         values = random.beta(18, 2, 6)
-        found = Interval.share(values.tolist())
-        assert 0 <= found.low <= found.high <= 1
-        inside += found.low <= 0.9 <= found.high
+        result = Interval.share(values.tolist())
+        assert 0 <= result.low <= result.high <= 1
+        inside += result.low <= 0.9 <= result.high
     assert inside / 400 == pytest.approx(0.95, abs=0.03)
 
 
 def test_ratios_are_geometric() -> None:
-    found = Interval.ratio([0.5, 2.0])
-    assert found.mean == pytest.approx(1.0)
-    assert found.low * found.high == pytest.approx(1.0)
+    result = Interval.ratio([0.5, 2.0])
+    assert result.mean == pytest.approx(1.0)
+    assert result.low * result.high == pytest.approx(1.0)
     assert paired_ratio([1.0, 4.0, 9.0], [2.0, 8.0, 18.1]).mean == pytest.approx(0.5, abs=1e-3)
 
 

@@ -66,14 +66,14 @@ def test_the_page_agrees_with_the_numbers(
     if name not in findings:
         assert f'<a id="{name}"></a>' not in page
         return
-    found = findings[name]
+    result = findings[name]
     text = section(page, name)
-    assert f"{VERDICTS[found.verdict][language]}** (`{rerun_command(name, found)}`)" in text
-    row = f"{VERDICTS[found.verdict][language]} | {found.seeds or ''} | {found.seconds:,.0f}"
+    assert f"{VERDICTS[result.verdict][language]}** (`{rerun_command(name, result)}`)" in text
+    row = f"{VERDICTS[result.verdict][language]} | {result.seeds or ''} | {result.seconds:,.0f}"
     assert f"](#{name}) | {row} |" in page
-    assert found.checks
-    for check in found.checks:
-        numbers = found.measured(check, language)
+    assert result.checks
+    for check in result.checks:
+        numbers = result.measured(check, language)
         row = (check.statement[language], HOLDS[check.holds][language], numbers)
         assert f"| {' | '.join(map(escape_cell, row))} |" in text
     suffix = ".ja.svg" if language == "ja" else ".svg"
@@ -85,8 +85,8 @@ def test_the_page_agrees_with_the_numbers(
 # ---------------------------------------------------------------------------------- known results
 
 
-def check_of(found: Finding, *words: str) -> Check:
-    [one] = [check for check in found.checks if all(word in check.statement.en for word in words)]
+def check_of(result: Finding, *words: str) -> Check:
+    [one] = [check for check in result.checks if all(word in check.statement.en for word in words)]
     return one
 
 

@@ -86,7 +86,7 @@ def test_the_layout_of_the_file_does_not_matter_and_form_1_had_no_checksum(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "output"),
     [
         ({"seconds": {"by-hand": "long"}}, "seconds are"),
         ({"seconds": {"by-hand": -1}}, "seconds are"),
@@ -100,7 +100,7 @@ def test_the_layout_of_the_file_does_not_matter_and_form_1_had_no_checksum(tmp_p
     ],
 )
 def test_values_of_other_types_are_refused(
-    changes: dict[str, Any], said: str, tmp_path: Path
+    changes: dict[str, Any], output: str, tmp_path: Path
 ) -> None:
     path = saved("three-words", tmp_path)
     fields = json.loads(path.read_text()) | changes
@@ -108,7 +108,7 @@ def test_values_of_other_types_are_refused(
     path.write_text(json.dumps(fields | {"form": 1}))
     with pytest.raises(InputError) as caught:
         read_result(path)
-    assert said in str(caught.value)
+    assert output in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -143,11 +143,11 @@ def exchanged(value: Any, dice: random.Random) -> Any:
     return made
 
 
-def refusal(found: Finding) -> str:
+def refusal(actual: Finding) -> str:
     """The one line that says why the numbers cannot be judged, or nothing."""
     try:
-        assert found.verdict
-        assert found.summary is None or found.summary.en
+        assert actual.verdict
+        assert actual.summary is None or actual.summary.en
     except InputError as error:
         return str(error)
     return ""
@@ -167,9 +167,9 @@ def test_numbers_of_another_shape_are_judged_or_refused_in_one_line(
         part = dice.choice(sorted(sound.parts))
         result.parts = sound.parts | {part: exchanged(sound.parts[part], dice)}
         write_result(path, result)
-        found = finding(EXPERIMENTS[name], tmp_path, tier="default", seed=100)
-        assert found is not None
-        line = refusal(found)
+        actual = finding(EXPERIMENTS[name], tmp_path, tier="default", seed=100)
+        assert actual is not None
+        line = refusal(actual)
         refused += bool(line)
         assert not line or line.startswith(
             f"{path}: the saved numbers are not what {name} measures"

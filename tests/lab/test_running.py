@@ -69,16 +69,16 @@ def test_parts_that_are_done_are_not_run_again(tmp_path: Path) -> None:
     next(running)
     next(running)
     running.close()  # stopped between two parts
-    found = finding(experiment, tmp_path)
-    assert found is not None
-    assert (found.complete, found.verdict, found.checks) == (False, "inconclusive", ())
+    actual = finding(experiment, tmp_path)
+    assert actual is not None
+    assert (actual.complete, actual.verdict, actual.checks) == (False, "inconclusive", ())
     assert [step.resumed for step in steps(experiment, tmp_path)] == [True, True, False]
     assert calls == ["1", "2", "3"]
-    found = finding(experiment, tmp_path)
-    assert found is not None
-    assert (found.complete, found.verdict) == (True, "supported")
-    assert found.numbers["part-1"] == {"value": 1, "none": None}
-    assert set(found.versions) == {"sightline", "torch", "numpy", "python", "threads"}
+    actual = finding(experiment, tmp_path)
+    assert actual is not None
+    assert (actual.complete, actual.verdict) == (True, "supported")
+    assert actual.numbers["part-1"] == {"value": 1, "none": None}
+    assert set(actual.versions) == {"sightline", "torch", "numpy", "python", "threads"}
 
 
 def test_the_verdict_is_computed_from_the_numbers(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_the_verdict_is_computed_from_the_numbers(tmp_path: Path) -> None:
     result = read_result(path)
     result.parts["part-3"]["value"] = 4
     write_result(path, result)
-    found = finding(experiment, tmp_path)
-    assert found is not None
-    assert found.verdict == "not supported"
+    actual = finding(experiment, tmp_path)
+    assert actual is not None
+    assert actual.verdict == "not supported"
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_names_and_budgets_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_reports_hold_the_lesson_in_both_languages(tmp_path: Path) -> None:
-    found = run("three-words", out=tmp_path, tier="quick")
-    page = write_html([found], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert found.experiment.claim.en in page
+    actual = run("three-words", out=tmp_path, tier="quick")
+    page = write_html([actual], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert actual.experiment.claim.en in page
     assert "supported" in page
-    text = write_markdown([found], tmp_path / "page.md", language="ja").read_text(encoding="utf-8")
-    assert found.experiment.claim.ja in text
+    text = write_markdown([actual], tmp_path / "page.md", language="ja").read_text(encoding="utf-8")
+    assert actual.experiment.claim.ja in text
     assert "判定: 支持される" in text
     assert (tmp_path / "figures" / "lab-three-words.svg").exists()
 
@@ -158,8 +158,8 @@ def test_reports_say_what_is_not_measured_and_compare_seeds(tmp_path: Path) -> N
 
 
 def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
-    found = run("three-words", out=tmp_path, tier="quick")
-    twice = [save_figure(found.figures()["three-words"], tmp_path / name) for name in ("a", "b")]
+    actual = run("three-words", out=tmp_path, tier="quick")
+    twice = [save_figure(actual.figures()["three-words"], tmp_path / name) for name in ("a", "b")]
     assert [path.suffix for path in twice[0]] == [".svg", ".png"]
     assert all(one.read_bytes() == other.read_bytes() for one, other in zip(*twice, strict=True))
 
@@ -171,13 +171,13 @@ def test_parts_run_side_by_side_and_give_what_they_give_alone(tmp_path: Path) ->
     experiment = EXPERIMENTS["three-words"]
     events = list(steps(experiment, tmp_path, tier="quick"))
     assert [event.number for event in events] == [1, 2, 3]
-    found = finding(experiment, tmp_path, tier="quick")
-    assert found is not None
+    actual = finding(experiment, tmp_path, tier="quick")
+    assert actual is not None
     alone = {
         name: numbers for name, numbers, _ in map(measure_part, experiment.parts(Plan("quick")))
     }
-    assert json.dumps(found.numbers) == json.dumps(alone)
-    assert list(found.numbers) == [part.name for part in experiment.parts(Plan("quick"))]
+    assert json.dumps(actual.numbers) == json.dumps(alone)
+    assert list(actual.numbers) == [part.name for part in experiment.parts(Plan("quick"))]
 
 
 def test_what_measures_time_is_alone() -> None:

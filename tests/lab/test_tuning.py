@@ -104,16 +104,16 @@ def test_the_rate_with_the_best_mean_is_chosen() -> None:
         "pilot.b.rate-0.1.seed-0": {"score": 2.0},
         "run.a.rate-0.01.seed-100": {"score": 0.0},
     }
-    found = tuned_rates(rows)
-    assert found["a"] == TunedRate(
+    result = tuned_rates(rows)
+    assert result["a"] == TunedRate(
         "a", 0.003, False, ((0.001, 2.0), (0.003, 1.9), (0.01, float("inf")))
     )
-    assert (found["b"].rate, found["b"].at_edge) == (1e-5, True)
+    assert (result["b"].rate, result["b"].at_edge) == (1e-5, True)
     assert [rate_in(text) for text in ("0.003.width-8", "1e-05.seed-0", "3.steps-9", "2")] == [
         0.003, 1e-5, 3.0, 2.0,
     ]  # fmt: skip
     assert (
-        rate_text(found, {"a": Words("Pre-LN", "前置")}).ja
+        rate_text(result, {"a": Words("Pre-LN", "前置")}).ja
         == "前置 0.003, b 1e-05（1e-05 … 0.1 から）"
     )
     with pytest.raises(InputError, match="expected at least 3"):
@@ -133,10 +133,10 @@ def test_pilots_run_first_once_and_are_never_judged(tmp_path: Path) -> None:
     list(steps(one, tmp_path, seed=1000))
     assert not [call for call in calls if call.startswith("pilot")]  # the first run's are used
     assert len(calls) == 6
-    found = finding(one, tmp_path, seed=1000)
-    assert found is not None
-    assert (found.seeds, found.complete, found.at_edge) == (3, True, [])
-    assert found.rates["a"].rate == 0.003
+    result = finding(one, tmp_path, seed=1000)
+    assert result is not None
+    assert (result.seeds, result.complete, result.at_edge) == (3, True, [])
+    assert result.rates["a"].rate == 0.003
     with pytest.raises(InputError, match=r"the first seed is 5; expected 100 or more"):
         run_here(one, tmp_path, 5)
 
@@ -148,12 +148,12 @@ def run_here(one: Experiment, folder: Path, seed: int) -> None:
 def test_a_best_rate_at_the_edge_leaves_it_undecided(tmp_path: Path) -> None:
     one = experiment([], {"a": 1e-2, "b": 3e-3}, lead=5.0)
     list(steps(one, tmp_path))
-    found = finding(one, tmp_path)
-    assert found is not None
-    assert found.at_edge == ["a"]
-    assert [check.holds for check in found.checks] == [True]
-    assert found.verdict == "inconclusive"
-    text = write_markdown([found], tmp_path / "page.md").read_text(encoding="utf-8")
+    result = finding(one, tmp_path)
+    assert result is not None
+    assert result.at_edge == ["a"]
+    assert [check.holds for check in result.checks] == [True]
+    assert result.verdict == "inconclusive"
+    text = write_markdown([result], tmp_path / "page.md").read_text(encoding="utf-8")
     assert "Tuned learning rates: a 0.01, b 0.003 (of 0.001 … 0.01); at the edge" in text
 
 
@@ -167,10 +167,10 @@ def test_an_undecided_check_says_how_many_seeds_would_decide_it_and_settle_measu
     out = ["--out", str(tmp_path)]
     monkeypatch.setattr("sightline.lab.executor.find_experiment", lambda name: one)
     assert main(["lab", "run", "tuned", "--json", *out]) == 0
-    [found] = json.loads(capsys.readouterr().out)
-    assert found["verdict"] == "inconclusive"
-    assert found["rates"]["a"]["rate"] == 0.003
-    [check] = found["checks"]
+    [result] = json.loads(capsys.readouterr().out)
+    assert result["verdict"] == "inconclusive"
+    assert result["rates"]["a"]["rate"] == 0.003
+    [check] = result["checks"]
     assert check["seeds"] == 3
     assert check["seeds_needed"] > 3
     assert main(["lab", "run", "tuned", *out]) == 0
@@ -179,10 +179,10 @@ def test_an_undecided_check_says_how_many_seeds_would_decide_it_and_settle_measu
     )
     calls.clear()
     assert main(["lab", "run", "tuned", "--settle", "--json", *out]) == 0
-    [found] = json.loads(capsys.readouterr().out)
+    [result] = json.loads(capsys.readouterr().out)
     assert len(calls) == 2 * (12 - 3)  # what was measured is used
-    assert found["checks"][0]["seeds"] == 12
-    assert found["verdict"] == "supported"
+    assert result["checks"][0]["seeds"] == 12
+    assert result["verdict"] == "supported"
     again = finding(one, tmp_path)
     assert again is not None
     assert again.seeds == 12

@@ -82,12 +82,12 @@ def broken(error: Exception) -> Experiment:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(MemoryError(), "MemoryError: "), (TypeError("a\nb"), "TypeError: a b")]
+    ("error", "output"), [(MemoryError(), "MemoryError: "), (TypeError("a\nb"), "TypeError: a b")]
 )
 def test_an_exception_of_a_part_is_one_line_that_names_the_part(
-    error: Exception, said: str, tmp_path: Path
+    error: Exception, output: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PartError, match="broken, part two failed with " + said) as refusal:
+    with pytest.raises(PartError, match="broken, part two failed with " + output) as refusal:
         list(steps(broken(error), tmp_path))
     assert "\n" not in str(refusal.value)
     assert "Traceback" in refusal.value.__notes__[0]

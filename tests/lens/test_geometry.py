@@ -44,22 +44,22 @@ def test_the_parts_multiply_back_to_the_scores(name: str) -> None:
     for stack, layer, cross in trace.looks:
         look = trace.looks[stack, layer, cross]
         for head in (0, look.heads - 1):
-            found, scores = (
+            result, scores = (
                 geometry_of(trace, layer, head, stack=stack, cross=cross),
                 look.scores(head),
             )
-            torch.testing.assert_close(found.scores(), scores, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(found.scores(centred=True), scores, atol=1e-5, rtol=1e-5)
-            assert torch.equal(found.allowed, scores.isfinite())
+            torch.testing.assert_close(result.scores(), scores, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(result.scores(centred=True), scores, atol=1e-5, rtol=1e-5)
+            assert torch.equal(result.allowed, scores.isfinite())
 
 
 @pytest.mark.parametrize("name", ["grouped", "soft-cap", "alibi", "bert", "transformer"])
 def test_lengths_and_angles_one_pair_at_a_time(name: str) -> None:
     trace = traced(ALL[name])
-    look, found = trace.look(1), geometry_of(trace, 1, 3)
+    look, result = trace.look(1), geometry_of(trace, 1, 3)
     query, key = look.query[0, 3].double().numpy(), look.keys[0, 3].double().numpy()
     for i, q in enumerate(query):
-        assert float(found.query_length[i]) == pytest.approx(
+        assert float(result.query_length[i]) == pytest.approx(
             math.sqrt(sum(x * x for x in q)), rel=1e-5
         )
         for j, k in enumerate(key):
@@ -67,10 +67,10 @@ def test_lengths_and_angles_one_pair_at_a_time(name: str) -> None:
                 sum(a * b for a, b in zip(q, k, strict=True)),
                 math.sqrt(sum(x * x for x in q) * sum(x * x for x in k)),
             )
-            assert float(found.cosine[i, j]) == pytest.approx(dot / norms, abs=1e-6)
-            assert float(found.products()[i, j]) == pytest.approx(dot * found.scale, abs=1e-5)
-    assert (found.bias is not None) == (name == "alibi")
-    assert (found.softcap is not None) == (name == "soft-cap")
+            assert float(result.cosine[i, j]) == pytest.approx(dot / norms, abs=1e-6)
+            assert float(result.products()[i, j]) == pytest.approx(dot * result.scale, abs=1e-5)
+    assert (result.bias is not None) == (name == "alibi")
+    assert (result.softcap is not None) == (name == "soft-cap")
 
 
 @pytest.mark.parametrize("name", ["cosine", "cosine-fixed"])
@@ -78,15 +78,15 @@ def test_in_cosine_attention_all_is_direction(name: str) -> None:
     trace = traced(ALL[name])
     for layer in range(2):
         for head in range(4):
-            found = trace.geometry(layer, head)
-            torch.testing.assert_close(found.key_length, torch.ones(11))
-            assert found.on_sphere
-            assert found.shares == found.raw.shares
-            assert found.length == pytest.approx(0, abs=1e-5)
-            assert found.shares.norms_equalised == pytest.approx(0, abs=1e-9)
-            assert found.shares.attention_length == pytest.approx(0, abs=1e-5)
+            result = trace.geometry(layer, head)
+            torch.testing.assert_close(result.key_length, torch.ones(11))
+            assert result.on_sphere
+            assert result.shares == result.raw.shares
+            assert result.length == pytest.approx(0, abs=1e-5)
+            assert result.shares.norms_equalised == pytest.approx(0, abs=1e-9)
+            assert result.shares.attention_length == pytest.approx(0, abs=1e-5)
             assert geometry_by_layer(trace)[layer].shares.length == pytest.approx(0, abs=1e-5)
-            assert found.line().startswith(
+            assert result.line().startswith(
                 f"In layer {layer}, head {head}, lengths from zero: direction explains 100% of"
                 " the score variance, length 0%; from the mean key: "
             )
@@ -120,18 +120,18 @@ def test_in_ngpt_all_is_direction_until_training_moves_s_qk() -> None:
     before = [
         traced(config, model).geometry(layer, head) for layer in range(2) for head in range(4)
     ]
-    assert all(found.on_sphere for found in before)
-    assert all(found.length == pytest.approx(0, abs=1e-5) for found in before)
+    assert all(result.on_sphere for result in before)
+    assert all(result.length == pytest.approx(0, abs=1e-5) for result in before)
     assert train_to_repeat(model, 200) < 1
     after = [
         traced(config, model.eval()).geometry(layer, head)
         for layer in range(2)
         for head in range(4)
     ]
-    assert not any(found.on_sphere for found in after), (
+    assert not any(result.on_sphere for result in after), (
         "s_qk has moved: it is learned per dimension"
     )
-    raw = [found.raw.shares.length for found in after]
+    raw = [result.raw.shares.length for result in after]
     assert 1e-4 < max(abs(share) for share in raw) < 0.1, (
         "keys differ in length by s_qk alone, and little of the choice is length"
     )
@@ -145,9 +145,9 @@ def test_a_dot_product_model_uses_length() -> None:
 @pytest.mark.parametrize("name", ["rotary", "bert", "transformer", "sinks"])
 def test_the_summary_is_the_mean_over_heads(name: str) -> None:
     trace = traced(ALL[name])
-    found = geometry_by_layer(trace)
-    assert [layer.site for layer in found] == list(trace.looks)
-    for layer in found:
+    result = geometry_by_layer(trace)
+    assert [layer.site for layer in result] == list(trace.looks)
+    for layer in result:
         stack, number, cross = layer.site
         heads = [trace.geometry(number, head, stack=stack, cross=cross) for head in range(4)]
         assert layer.query_length == pytest.approx(
@@ -176,11 +176,11 @@ def test_the_summary_is_the_mean_over_heads(name: str) -> None:
 
 def test_one_head_at_a_time_is_in_memory() -> None:
     """No tensor of a geometry has an axis of heads, and the maps are float32."""
-    found = traced(ALL["rotary"]).geometry(0, 0)
-    for x in (found.cosine, found.centred.cosine, found.centred.key_length):
+    result = traced(ALL["rotary"]).geometry(0, 0)
+    for x in (result.cosine, result.centred.cosine, result.centred.key_length):
         assert x.shape == (11, 11)
         assert x.dtype == torch.float32
-    assert found.raw.key_length.shape == (1, 11)
+    assert result.raw.key_length.shape == (1, 11)
 
 
 def test_long_texts_are_measured_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,14 +300,14 @@ def test_without_the_first_token_is_as_if_it_were_masked(name: str) -> None:
     """A model of the remaining keys: the same keys, of which the first is cut off."""
     trace = traced(ALL[name])
     look = trace.look(1)
-    found = trace.geometry(1, 1, sink=False)
-    assert not bool(found.allowed[:, 0].any())
-    assert "without the first token" in found.line()
+    result = trace.geometry(1, 1, sink=False)
+    assert not bool(result.allowed[:, 0].any())
+    assert "without the first token" in result.line()
     key = look.keys[0, 1, 1:].double()
     for row in range(3, look.queries):
-        seen = found.allowed[row, 1:]
+        seen = result.allowed[row, 1:]
         lengths = (key[seen] - key[seen].mean(0)).norm(dim=-1)
         torch.testing.assert_close(
-            found.centred.key_length[row, 1:][seen], lengths.float(), atol=1e-5, rtol=1e-4
+            result.centred.key_length[row, 1:][seen], lengths.float(), atol=1e-5, rtol=1e-4
         )
-    assert found.shares != trace.geometry(1, 1).shares
+    assert result.shares != trace.geometry(1, 1).shares

@@ -87,21 +87,21 @@ def test_equal_keys_are_those_of_the_loops(name: str) -> None:
     look = look_of(name)
     for part, origin, keep in itertools.product(PARTS, ORIGINS, (False, True)):
         change = KeyChange(part, "equal", origin, keep)
-        found = changed_weights(look.query, look.key, look.scoring, change)[0, 3]
+        actual = changed_weights(look.query, look.key, look.scoring, change)[0, 3]
         wanted = weights_by_hand(look, 3, part, origin, keep=keep)
-        np.testing.assert_allclose(found.detach().numpy(), wanted, atol=2e-5)
+        np.testing.assert_allclose(actual.detach().numpy(), wanted, atol=2e-5)
 
 
 def test_a_row_is_shuffled_among_what_it_may_see() -> None:
     visible = torch.ones(2, 6, 6, dtype=torch.bool).tril() & (torch.arange(6) > 0)
     values = torch.arange(72.0).reshape(2, 6, 6)
-    found = shuffled_in_rows(values, visible, 0)
-    assert torch.equal(found.masked_fill(visible, 0), values.masked_fill(visible, 0))
+    actual = shuffled_in_rows(values, visible, 0)
+    assert torch.equal(actual.masked_fill(visible, 0), values.masked_fill(visible, 0))
     for head, row in itertools.product(range(2), range(6)):
         seen = visible[head, row]
-        assert sorted(found[head, row][seen].tolist()) == values[head, row][seen].tolist()
-    assert not torch.equal(found, values)
-    assert not torch.equal(found, shuffled_in_rows(values, visible, 1))
+        assert sorted(actual[head, row][seen].tolist()) == values[head, row][seen].tolist()
+    assert not torch.equal(actual, values)
+    assert not torch.equal(actual, shuffled_in_rows(values, visible, 1))
 
 
 @pytest.mark.parametrize("how", HOWS)

@@ -44,16 +44,16 @@ def test_the_pairs() -> None:
 @pytest.mark.parametrize("turned", [True, False])
 def test_margins_follow_what_a_head_knows(tokenizer: Tokenizer, turned: bool, causal: bool) -> None:
     one = [PAIRS[0], PAIRS[1]]
-    found = referents_of(
+    result = referents_of(
         model_of(tokenizer, one, turned=turned, causal=causal), one, look_from="adjective"
     )
-    assert found.causal == causal
-    assert found.margins.shape == (1, 4, 2, 2)
-    chosen, other = (found.wrong, found.right) if turned else (found.right, found.wrong)
+    assert result.causal == causal
+    assert result.margins.shape == (1, 4, 2, 2)
+    chosen, other = (result.wrong, result.right) if turned else (result.right, result.wrong)
     assert chosen[0, 0].all()
     assert not other[0, 0].any()
-    assert torch.equal(found.shifts[0, 0] > 0, torch.tensor([not turned] * 2))
-    assert found.margins[0, 3].abs().max() < 1e-6  # looks everywhere alike
+    assert torch.equal(result.shifts[0, 0] > 0, torch.tensor([not turned] * 2))
+    assert result.margins[0, 3].abs().max() < 1e-6  # looks everywhere alike
 
 
 def test_a_causal_model_cannot_know_at_it(tokenizer: Tokenizer) -> None:

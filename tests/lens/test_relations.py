@@ -45,9 +45,9 @@ def word_tokenizer(place: Path, texts: Sequence[str]) -> Tokenizer:
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]").save_pretrained(
         place
     )
-    found = Tokenizer.from_folder(place)
-    assert found is not None
-    return found
+    result = Tokenizer.from_folder(place)
+    assert result is not None
+    return result
 
 
 def planted(tokenizer: Tokenizer, *, causal: bool, knows: Sequence[str] = USUAL) -> sl.Model:
@@ -117,10 +117,10 @@ def planted_pairs(
 def test_the_head_that_knows_is_found_and_no_other(
     tokenizer: Tokenizer, causal: bool, knows: Sequence[str]
 ) -> None:
-    found = relations_of(planted(tokenizer, causal=causal, knows=knows), language="en")
-    assert (found.causal, found.stack) == (causal, "decoder" if causal else "encoder")
-    assert [one.relation for one in found.relations] == list(RELATIONS)
-    for one in (one for one in found.relations if one.relation in knows):
+    result = relations_of(planted(tokenizer, causal=causal, knows=knows), language="en")
+    assert (result.causal, result.stack) == (causal, "decoder" if causal else "encoder")
+    assert [one.relation for one in result.relations] == list(RELATIONS)
+    for one in (one for one in result.relations if one.relation in knows):
         assert one.skipped == 0
         assert one.top[0].head == 0
         assert one.top[0].is_significant
@@ -146,7 +146,7 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
         sl.build(sl.gpt(width=16, layers=2, heads=4, vocab_size=size, max_positions=P)).eval(),
         tokenizer,
     )
-    found = relations_of(model, language="en")
+    result = relations_of(model, language="en")
     kinds = len(RELATIONS)
     hits, counts, chances = np.zeros((kinds, 2, 4)), np.zeros(kinds), np.zeros(kinds)
     for sentence in sentences("en"):
@@ -163,7 +163,7 @@ def test_rates_are_those_of_the_strongest_key(tokenizer: Tokenizer) -> None:
                     hits[kind, layer, head] += (
                         max(one.candidates, key=lambda key, row=rows[head]: row[key]) in one.targets
                     )
-    for kind, one in enumerate(found.relations):
+    for kind, one in enumerate(result.relations):
         assert one.links == counts[kind]
         assert one.chance == pytest.approx(chances[kind] / counts[kind])
         np.testing.assert_allclose(one.rates.numpy(), hits[kind] / counts[kind], atol=1e-6)
@@ -210,20 +210,20 @@ def test_an_encoder_decoder_is_asked_for_its_encoder(tokenizer: Tokenizer) -> No
         ).eval(),
         tokenizer,
     )
-    found = relations_of(model, language="en")
-    assert (found.stack, found.causal) == ("encoder", False)
-    assert found.relations[0].rates.shape == (1, 2)
+    result = relations_of(model, language="en")
+    assert (result.stack, result.causal) == ("encoder", False)
+    assert result.relations[0].rates.shape == (1, 2)
 
 
 def test_progress_and_json(tokenizer: Tokenizer) -> None:
     seen = list[tuple[int, int]]()
-    found = relations_of(
+    result = relations_of(
         planted(tokenizer, causal=True),
         language="en",
         progress=lambda done, total: seen.append((done, total)),
     )
     assert seen == [(n, len(sentences("en"))) for n in range(1, len(sentences("en")) + 1)]
-    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert plain["relations"][0]["top"][0]["found"] is True
     assert plain["relations"][2]["looks"] == "noun"
 

@@ -49,12 +49,12 @@ def planted(seed: int, *, toward: float, key: float, value: float, base: float =
 def text_row(seed: int, look: Look, losses: dict[str, float], *, word: float) -> dict[str, Any]:
     """What a text with this one layer gives; `word`: the weight on the same word as the first."""
     noise = 0.02 * (seed * 7 % 5)
-    found = measure.weights_on_first([look]) | measure.first_key_and_value([look])
+    result = measure.weights_on_first([look]) | measure.first_key_and_value([look])
     rises = {
         name: 3.0 + cost + noise * (1 + place) for place, (name, cost) in enumerate(losses.items())
     }
     words = {"word first": word + noise / 10, "word inside": 0.03 + noise / 20}
-    return to_json_numbers(found | words | {"losses": {"as is": 3.0, **rises}, "tokens": TIME})
+    return to_json_numbers(result | words | {"losses": {"as is": 3.0, **rises}, "tokens": TIME})
 
 
 COSTS = {"cut": 1.5, "silenced": 0.4, "removed": 0.0, "other cut": 0.0, "other silenced": 0.0}
@@ -64,16 +64,16 @@ SMALL_COSTS = dict.fromkeys(COSTS, 0.0)
 def world(
     *, toward: float = 1.0, key: float = 0.6, value: float = 0.3, word: float = 0.6, **losses: float
 ) -> Numbers:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     small = losses.pop("small", 0.0)
     for n in range(5):
         look = planted(n, toward=toward, key=key, value=value)
         costs = COSTS | losses
-        found[f"text.{lab.LARGE}.tokens-128.seed-{n}"] = text_row(n, look, costs, word=word)
+        result[f"text.{lab.LARGE}.tokens-128.seed-{n}"] = text_row(n, look, costs, word=word)
         plain = planted(n + 50, toward=0.0, key=1.0, value=1.0)
         none = SMALL_COSTS | {"cut": small}
-        found[f"text.{lab.SMALL}.tokens-128.seed-{n}"] = text_row(n + 1, plain, none, word=0.05)
-    return found
+        result[f"text.{lab.SMALL}.tokens-128.seed-{n}"] = text_row(n + 1, plain, none, word=0.05)
+    return result
 
 
 @pytest.mark.parametrize(

@@ -63,19 +63,19 @@ def test_digits_that_are_right_one_by_one_look_like_emergence() -> None:
 def test_digits_that_are_right_together_do_not() -> None:
     """Exact answers rise with the digits, far above p^8, and at the same time for 2 digits."""
     numbers = planted("together")
-    found = holds(numbers)
-    assert found[0] is not True
-    assert found[2] is False
-    assert found[3] is not True
+    result = holds(numbers)
+    assert result[0] is not True
+    assert result[2] is False
+    assert result[3] is not True
     assert min(emergence.error_correlations(numbers)) > 0.9
 
 
 def test_a_loss_that_jumps_too_is_not_called_gradual() -> None:
     """The loss jumps between two measurements, and exact answers with it: neither is sharper or
     later, and hardly any likelihood was there before."""
-    found = holds(planted("together", steep=True))
-    assert found[0] is not True
-    assert found[3] is not True
+    result = holds(planted("together", steep=True))
+    assert result[0] is not True
+    assert result[3] is not True
 
 
 def test_answers_before_likelihood_are_seen() -> None:
@@ -111,18 +111,18 @@ def test_scores_are_those_of_numpy() -> None:
     logits = torch.randn(60, DIGITS, BASE, generator=seeded_generator(2)).double()
     digits = logits.argmax(-1)
     digits[::3, 2:] = (digits[::3, 2:] + 1) % BASE
-    found = column_sums.answer_scores(logits, digits)
+    result = column_sums.answer_scores(logits, digits)
     odds = np.exp(logits.numpy())
     odds /= odds.sum(-1, keepdims=True)
     chosen = np.take_along_axis(odds, digits.numpy()[..., None], -1)
-    assert found["nats"] == pytest.approx(-np.log(chosen).mean())
-    assert found["exact"] == {"1": 1.0, "2": 1.0, "4": 40 / 60, "8": 40 / 60}
-    assert found["right"] == [1.0, 1.0] + [pytest.approx(40 / 60)] * 6
-    assert set(found["exact"]) == {str(length) for length in LENGTHS}
+    assert result["nats"] == pytest.approx(-np.log(chosen).mean())
+    assert result["exact"] == {"1": 1.0, "2": 1.0, "4": 40 / 60, "8": 40 / 60}
+    assert result["right"] == [1.0, 1.0] + [pytest.approx(40 / 60)] * 6
+    assert set(result["exact"]) == {str(length) for length in LENGTHS}
     errors = (logits.argmax(-1) == digits).double().numpy()
     covariance = np.cov(errors.T)
     between = covariance.sum() - np.trace(covariance)
-    assert found["together"] == pytest.approx(between / (DIGITS - 1) / np.trace(covariance))
+    assert result["together"] == pytest.approx(between / (DIGITS - 1) / np.trace(covariance))
 
 
 def test_the_measures_of_a_curve() -> None:

@@ -139,8 +139,8 @@ def test_another_gate_is_not_swiglu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("width", sorted(set(lab.WIDTH.values())))
 def test_parameters_are_equal_to_the_last(width: int) -> None:
     """8 d² for each layer; and the whole models, counted from their configurations."""
-    found = lab.measure_layer_sizes(width, 0)
-    assert {found[form]["parameters"] for form in lab.FORMS} == {8 * width**2}
+    result = lab.measure_layer_sizes(width, 0)
+    assert {result[form]["parameters"] for form in lab.FORMS} == {8 * width**2}
     configs = [lab.feed_forward_config(form, width, 86) for form in lab.FORMS]
     assert (
         len({sum(part.parameters for part in count_parameters(config)) for config in configs}) == 1
@@ -168,14 +168,14 @@ def test_swiglu_by_hand() -> None:
 
 
 def test_a_run_that_breaks_counts_as_a_guess() -> None:
-    found = lab.train_and_evaluate(
+    result = lab.train_and_evaluate(
         lab.feed_forward_config("relu", 12, 7),
         GeneratedTask(sums, [sums(1)]),
         steps=40,
         rate=1000.0,
         seed=0,
     )
-    assert found == {"steps": 40, "curve": [], "held_out": pytest.approx(np.log(7))}
+    assert result == {"steps": 40, "curve": [], "held_out": pytest.approx(np.log(7))}
 
 
 def test_it_can_be_drawn_and_told() -> None:

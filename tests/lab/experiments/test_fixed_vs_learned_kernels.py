@@ -21,20 +21,20 @@ STEPS = 150
 @pytest.fixture(scope="module")
 def numbers() -> dict[str, Any]:
     """A short real run."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for seed in (0, 1):
-        found[f"smoother.seed-{seed}"] = lab.measure_smoother(seed)
-        found[f"exact.seed-{seed}"] = lab.measure_laws(seed)
+        result[f"smoother.seed-{seed}"] = lab.measure_smoother(seed)
+        result[f"exact.seed-{seed}"] = lab.measure_laws(seed)
         for kind in lab.KERNELS:
-            found[f"fixed.{kind}.steps-{STEPS}.seed-{seed}"] = lab.choose(kind, STEPS, seed)
+            result[f"fixed.{kind}.steps-{STEPS}.seed-{seed}"] = lab.choose(kind, STEPS, seed)
         for kind in lab.LEARNED:
             rate = 0.3 if kind == "cosine" else 0.03
             name = f"learned.{kind}.rate-{rate:g}.steps-{STEPS}.seed-{seed}"
-            found[name] = lab.train(kind, rate, STEPS, seed)
+            result[name] = lab.train(kind, rate, STEPS, seed)
     for kind in lab.LEARNED:
         for rate, score in ((0.01, 0.3), (0.03, 0.2), (0.1, 0.3)):
-            found[f"pilot.{kind}.rate-{rate:g}.steps-{STEPS}.seed-0"] = {"score": score}
-    return to_json_numbers(found)
+            result[f"pilot.{kind}.rate-{rate:g}.steps-{STEPS}.seed-0"] = {"score": score}
+    return to_json_numbers(result)
 
 
 def with_rows(numbers: dict[str, Any], arm: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -65,11 +65,11 @@ def test_the_smoother_is_nadaraya_and_watsons() -> None:
 def test_to_leave_oneself_out_is_a_mask() -> None:
     at = torch.arange(6.0).double()[:, None]
     values = torch.randn(6, 1, generator=torch.Generator().manual_seed(1)).double()
-    found = smoother.attention_smoother(at, at, values, 1.0, leave_out=True)
+    result = smoother.attention_smoother(at, at, values, 1.0, leave_out=True)
     for n in range(6):
         others = [i for i in range(6) if i != n]
         torch.testing.assert_close(
-            found[n : n + 1],
+            result[n : n + 1],
             smoother.kernel_smoother(at[n : n + 1], at[others], values[others], 1.0),
         )
 
@@ -78,7 +78,7 @@ def test_to_leave_oneself_out_is_a_mask() -> None:
 def test_a_kernel_is_its_formula(kind: str) -> None:
     random = np.random.default_rng(0)
     q, k = random.normal(size=(3, 5)), random.normal(size=(4, 5))
-    found = kernels.log_kernel(kind, torch.from_numpy(q), torch.from_numpy(k), 0.7).exp().numpy()
+    result = kernels.log_kernel(kind, torch.from_numpy(q), torch.from_numpy(k), 0.7).exp().numpy()
     for i, a in enumerate(q):
         for j, b in enumerate(k):
             cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
@@ -89,7 +89,7 @@ def test_a_kernel_is_its_formula(kind: str) -> None:
                 "cosine": np.exp(0.7 * cosine),
                 "flat": np.exp(cosine),
             }[kind]
-            assert found[i, j] == pytest.approx(wanted, rel=1e-6)
+            assert result[i, j] == pytest.approx(wanted, rel=1e-6)
 
 
 def test_vectors_of_any_length_are_no_rbf_smoother(numbers: dict[str, Any]) -> None:
@@ -97,8 +97,8 @@ def test_vectors_of_any_length_are_no_rbf_smoother(numbers: dict[str, Any]) -> N
     query, key = (torch.randn(n, 16, generator=random, dtype=torch.float64) for n in (4, 9))
     for given, holding in (((normalize(query), normalize(key)), True), ((query, key), False)):
         apart = kernels.kernel_difference(*given)
-        found = with_rows(numbers, "exact", [{"apart": apart}])
-        assert holds(found)[2] is holding
+        result = with_rows(numbers, "exact", [{"apart": apart}])
+        assert holds(result)[2] is holding
 
 
 def test_without_normalisation_the_bound_is_broken(numbers: dict[str, Any]) -> None:
@@ -120,8 +120,8 @@ def test_a_short_run_supports_the_claim(numbers: dict[str, Any]) -> None:
 
 def test_projections_that_learn_nothing_do_not_lower_the_error(numbers: dict[str, Any]) -> None:
     untrained = [lab.train("rbf", 0.0, 2, seed) for seed in (0, 1)]
-    found = with_rows(numbers, "learned.rbf", untrained)
-    assert lab.learning_checks(found)[0].holds is False
+    result = with_rows(numbers, "learned.rbf", untrained)
+    assert lab.learning_checks(result)[0].holds is False
 
 
 def test_a_projection_of_other_dimensions_does_not_find_the_plane(numbers: dict[str, Any]) -> None:
@@ -159,14 +159,14 @@ def test_the_form_is_judged_by_the_errors(
 
 def test_a_scale_at_the_end_of_its_range_is_noticed(numbers: dict[str, Any]) -> None:
     assert kernels.fixed_kernel("rbf", 1, 0)["at edge"] is False
-    found = with_rows(numbers, "fixed.rbf", [{"at edge": True}])
-    assert lab.learning_checks(found)[1].holds is False
+    result = with_rows(numbers, "fixed.rbf", [{"at edge": True}])
+    assert lab.learning_checks(result)[1].holds is False
 
 
 def test_noise_that_is_not_smoothed_is_not_a_curve(numbers: dict[str, Any]) -> None:
     rows = [{"error": 1.3}, {"error": 1.31}]
-    found = with_rows(numbers, "smoother", [row | {"flat": 1.0} for row in rows])
-    assert lab.exact_checks(found)[0].holds is False
+    result = with_rows(numbers, "smoother", [row | {"flat": 1.0} for row in rows])
+    assert lab.exact_checks(result)[0].holds is False
     apart = with_rows(numbers, "smoother", [{"apart": 1e-3}])
     assert lab.exact_checks(apart)[1].holds is False
 

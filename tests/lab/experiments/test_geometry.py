@@ -180,11 +180,11 @@ USUAL = {"length all": 1.0, "length others": 0.3, "direction all": 5.0, "directi
     ],
 )
 def test_the_verdict_follows_the_losses(change: dict[str, float], holds: list[bool | None]) -> None:
-    found = lab.real_checks(real_numbers({**change, **USUAL, **change}))
+    result = lab.real_checks(real_numbers({**change, **USUAL, **change}))
     if change.get("length all") == -0.2:
-        assert found[2].holds is False
+        assert result[2].holds is False
     else:
-        assert [check.holds for check in found] == holds
+        assert [check.holds for check in result] == holds
 
 
 # ------------------------------------------------------------------------------------ trained models
@@ -200,20 +200,20 @@ def trained_numbers(
     runs: dict[str, Any], *, ngpt_lead: float = 0.5, cosine_loss: float = -0.1
 ) -> dict[str, Any]:
     """Real runs with the loss made to say what is wanted."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for kind in lab.KINDS:
         for rate, score in ((0.003, 1.2), (0.01, 1.0), (0.03, 1.07)):
-            found[f"pilot.{kind}.rate-{rate}.steps-50.seed-0"] = {"score": score}
+            result[f"pilot.{kind}.rate-{rate}.steps-50.seed-0"] = {"score": score}
     for seed in range(4):
         for kind in lab.KINDS:
             lead = ngpt_lead if kind == "ngpt" else 0.0
             course = [4 - lead - (0.02 + 0.001 * seed * (kind == "ngpt")) * n for n in range(50)]
             loss = 3.0 + (cosine_loss if kind == "cosine" else 0.0) * (1 + 0.1 * seed)
             cost = runs[kind]["equal lengths"] * (1 + 0.1 * seed)
-            found[f"trained.{kind}.rate-0.01.steps-50.seed-{seed}"] = runs[kind] | {
+            result[f"trained.{kind}.rate-0.01.steps-50.seed-{seed}"] = runs[kind] | {
                 "course": course, "loss": loss, "equal lengths": cost,
             }  # fmt: skip
-    return found
+    return result
 
 
 def holds(checks: list[Check]) -> list[bool | None]:

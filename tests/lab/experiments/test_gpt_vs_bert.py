@@ -93,7 +93,7 @@ def plays() -> tuple[Any, int, torch.Tensor]:
 def world(*, seeds: int = 3, **changed: Planted) -> dict[str, Any]:
     """Planted models, measured and saved as trained ones are. The seeds blur the tables a little."""
     text, mask, table = plays()
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for seed in range(100, 100 + seeds):
         for kind in lab.KINDS:
             blurred = table + 0.05 * torch.randn(table.shape, generator=seeded_generator(seed, 3))
@@ -101,10 +101,10 @@ def world(*, seeds: int = 3, **changed: Planted) -> dict[str, Any]:
             model = (
                 replace(changed[kind], table=usual.table, seed=seed) if kind in changed else usual
             )
-            found[f"{kind}.steps-1.rate-0.02.seed-{seed}"] = to_json_numbers(
+            result[f"{kind}.steps-1.rate-0.02.seed-{seed}"] = to_json_numbers(
                 lab.probe_model(cast(Transformer, model), text, mask, seed)
             )
-    return found
+    return result
 
 
 def test_who_sees_what() -> None:
@@ -197,17 +197,17 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_few", "as_users_run_it")
 def test_a_real_run_has_all_numbers() -> None:
     """A few steps of both, judged, summarised and drawn."""
-    found = {
+    result = {
         f"{kind}.steps-3.rate-0.02.seed-100": to_json_numbers(
             lab.train_and_probe(kind, 3, 0.02, 100)
         )
         for kind in lab.KINDS
     }
-    checks = lab.judge_gpt_vs_bert(found)
+    checks = lab.judge_gpt_vs_bert(result)
     assert checks[0].holds
     assert len(checks) == 7
-    assert set(lab.draw_gpt_vs_bert(found)) == {"gpt-vs-bert"}
-    assert "nats" in lab.summarize_gpt_vs_bert(found).en
+    assert set(lab.draw_gpt_vs_bert(result)) == {"gpt-vs-bert"}
+    assert "nats" in lab.summarize_gpt_vs_bert(result).en
     assert 3 < lab.pilot_loss("bert", 2, 0.02, 0) < 6
 
 
@@ -219,11 +219,11 @@ def holds(numbers: dict[str, Any]) -> list[bool | None]:
 def test_ideal_models_of_character_pairs() -> None:
     """BERT fills better than GPT from the left, but not better than GPT by search, which then is
     the same by Bayes' rule; where both are ideal, neither predicts the last character better."""
-    found = holds(world())
-    assert found[1] is True
-    assert found[2] is not True
-    assert found[3] is not True
-    assert found[5] is True
+    result = holds(world())
+    assert result[1] is True
+    assert result[2] is not True
+    assert result[3] is not True
+    assert result[5] is True
     numbers = world(seeds=1)
     gpt, bert = numbers.values()
     assert gpt["fill by search"] == pytest.approx(bert["fill few"], abs=1e-3)
@@ -232,23 +232,23 @@ def test_ideal_models_of_character_pairs() -> None:
 @pytest.mark.usefixtures("_few")
 def test_a_blind_bert_fills_worse_and_a_good_gpt_generates_better() -> None:
     table = plays()[2]
-    found = holds(world(bert=Planted(table, "bert", blind=True, noise=0.3)))
-    assert found[1] is False
-    assert found[2:5] == [True] * 3
-    assert found[5] is not True
+    result = holds(world(bert=Planted(table, "bert", blind=True, noise=0.3)))
+    assert result[1] is False
+    assert result[2:5] == [True] * 3
+    assert result[5] is not True
 
 
 @pytest.mark.usefixtures("_few")
 def test_a_blind_gpt_wins_nothing() -> None:
     table = plays()[2]
-    found = holds(
+    result = holds(
         world(
             gpt=Planted(table, "gpt", blind=True, noise=0.3, sees_words=True),
             bert=Planted(table, "bert"),
         )
     )
-    assert found[1] is True
-    assert found[2:6] == [False] * 4
+    assert result[1] is True
+    assert result[2:6] == [False] * 4
 
 
 @pytest.mark.usefixtures("_few")

@@ -32,7 +32,7 @@ def real() -> dict[str, Any]:
 def seeds_of(real: dict[str, Any], count: int = 6) -> dict[str, Any]:
     """The real runs as if of several seeds: the same curves, a few steps later, and accuracies that
     differ a little."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for seed in range(count):
         for name, row in real.items():
             copied = copy.deepcopy(row)
@@ -40,8 +40,8 @@ def seeds_of(real: dict[str, Any], count: int = 6) -> dict[str, Any]:
             for key in ("kept", "removed", "random"):
                 copied[key] = min(1.0, copied[key] + 0.001 * seed)
             copied["start"][0] *= 1 + 0.01 * seed
-            found[name.replace("seed-1", f"seed-{300 + seed}")] = copied
-    return found
+            result[name.replace("seed-1", f"seed-{300 + seed}")] = copied
+    return result
 
 
 def holds(numbers: dict[str, Any]) -> list[bool | None]:
@@ -78,9 +78,9 @@ def test_sums_that_need_no_decay_are_seen() -> None:
     for seed in range(300, 306):
         row = early_run(seed)
         numbers |= {f"decay.seed-{seed}": row, f"none.seed-{seed}": row}
-    found = holds(numbers)
-    assert found[:3] == [False, False, False]
-    assert found[3:] == [False, False, False]
+    result = holds(numbers)
+    assert result[:3] == [False, False, False]
+    assert result[3:] == [False, False, False]
 
 
 def early_run(seed: int) -> dict[str, Any]:
@@ -108,8 +108,8 @@ def test_a_run_that_has_not_got_there_is_left_open(real: dict[str, Any]) -> None
     row = edited["decay.seed-300"]
     row["curve"]["test"] = [min(value, 0.9) for value in row["curve"]["test"]]
     row["test"] = 0.9
-    found = holds(edited)
-    assert found[1:] == [None] * 5
+    result = holds(edited)
+    assert result[1:] == [None] * 5
     assert "1 of 6 runs had not generalised" in grokking.summarize_grokking(edited).en
 
 
@@ -134,8 +134,8 @@ def test_planted_waves_are_found_and_cut_out() -> None:
 
 
 def test_noise_is_flat() -> None:
-    found = waves.noise_share(31, 64, FEW, random=torch.Generator().manual_seed(0))
-    assert FEW / 15 < found < FEW / 15 + 0.1
+    result = waves.noise_share(31, 64, FEW, random=torch.Generator().manual_seed(0))
+    assert FEW / 15 < result < FEW / 15 + 0.1
 
 
 def test_the_sums_and_the_weights() -> None:

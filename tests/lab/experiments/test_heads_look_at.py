@@ -49,18 +49,18 @@ def margins_of(moved: float, preferred: float) -> torch.Tensor:
 
 def test_a_head_that_knows_a_relation_is_found(tokenizer: Tokenizer) -> None:
     subject = planted(tokenizer, causal=True, knows=("synonym",))
-    found = numbers_of(subject, margins_of(1.0, 3.0))
-    holds = {name: lab.relation_check(found, name).holds for name in lab.KINDS}
+    result = numbers_of(subject, margins_of(1.0, 3.0))
+    holds = {name: lab.relation_check(result, name).holds for name in lab.KINDS}
     assert [name for name, held in holds.items() if held] == ["synonym"]
-    assert len(lab.judge_heads_look_at(found)) == len(lab.KINDS) + 5
-    assert set(lab.draw_heads_look_at(found)) == {"heads-look-at"}
-    assert "understanding" in lab.summarize_heads_look_at(found).en
+    assert len(lab.judge_heads_look_at(result)) == len(lab.KINDS) + 5
+    assert set(lab.draw_heads_look_at(result)) == {"heads-look-at"}
+    assert "understanding" in lab.summarize_heads_look_at(result).en
 
 
 def test_heads_of_fixed_places_find_nothing(tokenizer: Tokenizer) -> None:
     """One looks back by one, one ahead, two everywhere."""
-    found = numbers_of(planted(tokenizer, causal=True, knows=()), margins_of(0.0, 0.0))
-    holds = [lab.relation_check(found, name).holds for name in lab.KINDS]
+    result = numbers_of(planted(tokenizer, causal=True, knows=()), margins_of(0.0, 0.0))
+    holds = [lab.relation_check(result, name).holds for name in lab.KINDS]
     assert True not in holds
     assert False in holds
 

@@ -85,9 +85,9 @@ def test_linear_attention_is_gradient_descent_by_numpy(layers: int) -> None:
 
 def test_the_exact_part_is_within_rounding() -> None:
     for seed in range(3):
-        found = experiment.exact_part(seed)
-        assert max(found["float64"].values()) < 1e-13
-        assert max(found["float32"]["dual"], found["float32"]["layers-1"]) < 1e-6
+        result = experiment.exact_part(seed)
+        assert max(result["float64"].values()) < 1e-13
+        assert max(result["float32"]["dual"], result["float32"]["layers-1"]) < 1e-6
 
 
 def test_wrong_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,12 +134,12 @@ def test_no_method_beats_ridge_and_no_step_size_beats_the_best() -> None:
     best = regression.mean_squared_error(regression.ridge(of), of)
     assert best < regression.mean_squared_error(regression.least_squares(of), of)
     for steps in (1, 2, 5):
-        found = regression.mean_squared_error(regression.best_descent(of, steps), of)
+        result = regression.mean_squared_error(regression.best_descent(of, steps), of)
         others = [
             regression.mean_squared_error(one, of)
             for one in regression.descend(of, (0.05, 0.2, 0.4, 0.8, 1.6), steps)
         ]
-        assert best < found < 1.02 * min(others)
+        assert best < result < 1.02 * min(others)
 
 
 def test_nobody_looks_at_a_query() -> None:
@@ -199,9 +199,11 @@ def test_a_method_that_diverges_is_not_the_best() -> None:
 
 
 def test_real_numbers_support_it() -> None:
-    found = experiment.judge_icl(measured())
-    assert [check.holds for check in found[:4]] == [True] * 4, [c.measured for c in found]
-    assert False not in [check.holds for check in found]  # two seeds in one dimension decide little
+    result = experiment.judge_icl(measured())
+    assert [check.holds for check in result[:4]] == [True] * 4, [c.measured for c in result]
+    assert False not in [
+        check.holds for check in result
+    ]  # two seeds in one dimension decide little
 
 
 class Answers(nn.Module):
@@ -247,8 +249,8 @@ def test_a_layer_with_another_step_size_is_not_the_construction(
     monkeypatch.setattr(
         regression, "set_by_hand", lambda layer, start, rate: right(layer, start, 1.001 * rate)
     )
-    found = holds(**{"exact.seed-0": to_json_numbers(experiment.exact_part(0))})
-    assert (found[EXACT], found[LAYERS]) == (False, False)
+    result = holds(**{"exact.seed-0": to_json_numbers(experiment.exact_part(0))})
+    assert (result[EXACT], result[LAYERS]) == (False, False)
 
 
 def test_a_dual_form_with_another_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,10 +157,10 @@ def measured(heads: dict[str, list[tuple[int, int]]] | None) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for seed in range(100, 106):
         model = planted(seed)
-        found = find_circuit(model, tasks(4, seed))
-        chosen = found["heads"] if heads is None else heads
+        result = find_circuit(model, tasks(4, seed))
+        chosen = result["heads"] if heads is None else heads
         judged = judge_circuit(model, tasks(4, seed + 50), chosen, seed)
-        numbers[f"{lab.MODEL}.seed-{seed}"] = found | {"heads": chosen} | judged
+        numbers[f"{lab.MODEL}.seed-{seed}"] = result | {"heads": chosen} | judged
     return numbers
 
 

@@ -31,12 +31,12 @@ def models() -> dict[int, tuple[Transformer, dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def numbers(models: dict[int, tuple[Transformer, dict[str, Any]]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for layers, (model, row) in models.items():
         if layers == 2:
             row["composition"] = composition.measure_composition(model, rows())
-        found[f"layers-{layers}.seed-0"] = to_json_numbers(row)
-    return found
+        result[f"layers-{layers}.seed-0"] = to_json_numbers(row)
+    return result
 
 
 def rows() -> torch.Tensor:
@@ -45,7 +45,7 @@ def rows() -> torch.Tensor:
 
 def seeds_of(numbers: dict[str, Any], count: int = 6) -> dict[str, Any]:
     """The measured runs as if of several seeds, which differ a little."""
-    found: dict[str, Any] = {"pilot.layers-2.rate-0.001.seed-0": {"score": 1.0}}
+    result: dict[str, Any] = {"pilot.layers-2.rate-0.001.seed-0": {"score": 1.0}}
     for seed in range(count):
         for name, row in numbers.items():
             copied = copy.deepcopy(row)
@@ -54,8 +54,8 @@ def seeds_of(numbers: dict[str, Any], count: int = 6) -> dict[str, Any]:
             for part in ("without", "composition"):
                 for key in [key for key in copied.get(part, ()) if "heads" not in key]:
                     copied[part][key] *= 1 - 0.003 * seed
-            found[name.replace("seed-0", f"seed-{100 + seed}")] = copied
-    return found
+            result[name.replace("seed-0", f"seed-{100 + seed}")] = copied
+    return result
 
 
 def holds(numbers: dict[str, Any]) -> list[bool | None]:
@@ -116,13 +116,13 @@ def test_cut_links_are_gone_and_rows_still_sum_to_one() -> None:
     weights = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)).softmax(-1)
     links = torch.zeros(2, 4, 4, dtype=torch.bool)
     links[0, 3, 1] = links[1, 2, 0] = True
-    found = repeats.cut_links(weights, [0, 2], links)
+    result = repeats.cut_links(weights, [0, 2], links)
     expected = weights.double().numpy().copy()
     for row, query, key in ((0, 3, 1), (1, 2, 0)):
         for head in (0, 2):
             expected[row, head, query, key] = 0
             expected[row, head, query] /= expected[row, head, query].sum()
-    assert found.numpy() == pytest.approx(expected, abs=1e-6)
+    assert result.numpy() == pytest.approx(expected, abs=1e-6)
 
 
 def test_links_that_are_cut_are_those_behind_the_same_token() -> None:
@@ -135,11 +135,11 @@ def test_links_that_are_cut_are_those_behind_the_same_token() -> None:
 
 
 def test_two_layers_get_there_and_one_does_not(numbers: dict[str, Any]) -> None:
-    found = holds(seeds_of(numbers))
+    result = holds(seeds_of(numbers))
     has_others = numbers["layers-2.seed-0"]["composition"]["other heads"] > 0
-    assert found[:5] == [True] * 5
-    assert found[5] is (True if has_others else None)
-    assert found[6:] == [True] * 3
+    assert result[:5] == [True] * 5
+    assert result[5] is (True if has_others else None)
+    assert result[6:] == [True] * 3
     two = numbers["layers-2.seed-0"]
     assert two["head"][0] == 1  # the second layer
     assert two["induction"][0] < 0.1 < 0.5 < two["induction"][-1]
@@ -200,12 +200,12 @@ def test_untrained_models_do_none_of_it(numbers: dict[str, Any]) -> None:
     look = repeats.measure_at_step(model, rows(), rows()[:1, : 2 * repeats.PICTURED], 0)
     two["induction"] = [max(look["induction"])] * len(two["step"])
     two["late"] = [look["late"]] * len(two["step"])
-    found = holds(seeds_of(edited))
-    assert found[0] is False
-    assert found[3] is False
-    assert found[4] is False
-    assert found[6] is False
-    assert found[8] is not None
+    result = holds(seeds_of(edited))
+    assert result[0] is False
+    assert result[3] is False
+    assert result[4] is False
+    assert result[6] is False
+    assert result[8] is not None
 
 
 def test_outputs_of_cut_heads_are_their_means() -> None:
@@ -254,10 +254,10 @@ def test_curves_that_contradict_are_not_supported(
 
 
 def test_seeds_that_disagree_leave_it_open(numbers: dict[str, Any]) -> None:
-    found = seeds_of(numbers)
+    result = seeds_of(numbers)
     for seed in (100, 101, 102):
-        found[f"layers-2.seed-{seed}"]["induction"][-1] = 0.2
-    assert holds(found)[0] is None
+        result[f"layers-2.seed-{seed}"]["induction"][-1] = 0.2
+    assert holds(result)[0] is None
 
 
 def test_a_head_that_never_forms_has_no_step(numbers: dict[str, Any]) -> None:

@@ -36,23 +36,23 @@ def seconds(
 ) -> dict[str, Any]:
     """Times of four repeats that grow with these powers of the length; with the cache a token at
     64 is `ahead` times as fast; attention takes `fused` of the linear layers' time at the end."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for n in range(4):
         noise = 1 + 0.01 * n
         for length in LENGTHS:
             grown = length / LENGTHS[0]
-            found[f"time.{length}.repeat-{n}"] = {
+            result[f"time.{length}.repeat-{n}"] = {
                 "cached": 1e-3 / ahead * grown ** (cached * noise),
                 "whole": 1e-3 * noise * grown ** (whole * noise),
             }
         for length in BLOCKS:
             grown = length / BLOCKS[-1]
-            found[f"block.{length}.repeat-{n}"] = {
+            result[f"block.{length}.repeat-{n}"] = {
                 "equation": 2 * fused * grown ** (square * noise),
                 "fused": fused * noise * grown**square,
                 "linear": grown,
             }
-    return found
+    return result
 
 
 def holds(numbers: dict[str, Any]) -> list[bool | None]:
@@ -110,9 +110,9 @@ def test_a_narrower_feed_forward_layer_has_fewer_operations(exact: dict[str, Any
 
 
 def test_a_step_is_timed_both_ways() -> None:
-    found = lab.time_next_token(16, 0)
-    assert set(found) == {"cached", "whole"}
-    assert min(found.values()) > 0
+    result = lab.time_next_token(16, 0)
+    assert set(result) == {"cached", "whole"}
+    assert min(result.values()) > 0
 
 
 def test_parts_have_names_of_their_own() -> None:

@@ -134,11 +134,11 @@ def test_27_runs_without_a_failure_do_not_show_less_than_one_in_ten() -> None:
 
 
 def test_rates_are_tried_from_above_until_one_trains() -> None:
-    found = norm_measures.highest_rate_that_trains(lambda rate: losses_of_a_run(rate, 1e-3, 0))
-    assert found["highest"] == 8e-4
-    assert [rate for rate, _ in found["tried"]] == [6e-2, 2e-2, 7e-3, 2.4e-3, 8e-4]
-    assert found["tried"][0][1] is None  # diverged
-    assert found["tried"][1][1] < 0.05 < found["tried"][-1][1]
+    result = norm_measures.highest_rate_that_trains(lambda rate: losses_of_a_run(rate, 1e-3, 0))
+    assert result["highest"] == 8e-4
+    assert [rate for rate, _ in result["tried"]] == [6e-2, 2e-2, 7e-3, 2.4e-3, 8e-4]
+    assert result["tried"][0][1] is None  # diverged
+    assert result["tried"][1][1] < 0.05 < result["tried"][-1][1]
     nothing = norm_measures.highest_rate_that_trains(lambda rate: [-0.02] * 99)
     assert (nothing["highest"], len(nothing["tried"])) == (0.0, 6)
 
@@ -229,7 +229,7 @@ def test_gradients_are_those_of_the_equation(form: norm_measures.Form) -> None:
         norm_measures.glorot_model(form, 2, 8, VOCABULARY, 0).double(),
         GeneratedTask(chain),
     )
-    found, batch = norm_measures.layer_gradients(model, task), task.batch(0)
+    result, batch = norm_measures.layer_gradients(model, task), task.batch(0)
     weight = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
     for n in range(2):
         for what, place in (("down", "feed_forward.down"), ("query", "attention.query")):
@@ -246,14 +246,14 @@ def test_gradients_are_those_of_the_equation(form: norm_measures.Form) -> None:
                 )
                 for h in (1e-5, -1e-5)
             ]
-            assert found[what][n] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
+            assert result[what][n] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
 
 
 def test_the_norms_formula() -> None:
-    found = norm_measures.compare_norm_formulas()
-    assert max(found["root"]) < 1e-12
-    assert found["sum"][2] == pytest.approx(np.sqrt(2) - 1, abs=0.15)  # at the spread √ε
-    assert found["unbiased"][-1] == pytest.approx(1 - np.sqrt(63 / 64), rel=1e-3)
+    result = norm_measures.compare_norm_formulas()
+    assert max(result["root"]) < 1e-12
+    assert result["sum"][2] == pytest.approx(np.sqrt(2) - 1, abs=0.15)  # at the spread √ε
+    assert result["unbiased"][-1] == pytest.approx(1 - np.sqrt(63 / 64), rel=1e-3)
 
 
 def test_it_can_be_drawn_and_told() -> None:

@@ -143,12 +143,12 @@ def test_broken_laws_are_not_supported(exact: dict[str, Any], text: torch.Tensor
 
 
 def test_sinusoids_by_numpy() -> None:
-    found = position_laws.measure_sinusoids()
+    result = position_laws.measure_sinusoids()
     angle = 10000.0 ** (-np.arange(0, 8, 2) / 8)
     np.testing.assert_allclose(
-        found["first"].numpy(), np.stack((np.sin(angle), np.cos(angle)), 1).ravel(), atol=1e-7
+        result["first"].numpy(), np.stack((np.sin(angle), np.cos(angle)), 1).ravel(), atol=1e-7
     )
-    assert found["off"] < 1e-6
+    assert result["off"] < 1e-6
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -186,11 +186,11 @@ def test_losses_by_hand() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return table[tokens]
 
-    found = longer_texts.losses_by_length(dict.fromkeys(positions.TIMES, Table()), rows, 16)  # pyright: ignore
+    result = longer_texts.losses_by_length(dict.fromkeys(positions.TIMES, Table()), rows, 16)  # pyright: ignore
     log_p = table.numpy() - np.log(np.exp(table.numpy()).sum(1, keepdims=True))
     by_hand = -log_p[rows[:, :-1].numpy(), rows[:, 1:].numpy()]
-    np.testing.assert_allclose(found["by_length"], [by_hand.mean()] * 4, rtol=1e-6)
-    np.testing.assert_allclose(found["along"], by_hand.mean(0).reshape(16, -1).mean(1), rtol=1e-6)
+    np.testing.assert_allclose(result["by_length"], [by_hand.mean()] * 4, rtol=1e-6)
+    np.testing.assert_allclose(result["along"], by_hand.mean(0).reshape(16, -1).mean(1), rtol=1e-6)
 
 
 def test_it_can_be_drawn_and_told(exact: dict[str, Any], text: torch.Tensor) -> None:

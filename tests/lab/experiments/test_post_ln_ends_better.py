@@ -61,7 +61,7 @@ def numbers(
 ) -> dict[str, Any]:
     """Pilots, and per-seed losses: Post-LN's differ from Pre-LN's by these gaps, give or take the
     noise; a seed's difficulty is common to both."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         f"pilot.{form}-{depth}.rate-{rate:g}.seed-0": {"score": abs(np.log(rate / 0.01))}
         for depth in (2, 6)
         for form in experiment.FORMS
@@ -74,17 +74,17 @@ def numbers(
             for form in experiment.FORMS:
                 is_post = form == "post"
                 loss = 2.2 + text + is_post * lead + random.normal(0, noise)
-                found[f"run.{form}-{depth}.rate-0.01.seed-{seed}"] = {
+                result[f"run.{form}-{depth}.rate-0.01.seed-{seed}"] = {
                     "score": loss if trained or not is_post else None,
                     "training": loss,
                     "trained": trained or not is_post,
                     "parameters": parameters if is_post else 5,
                 }
-    return found
+    return result
 
 
-def holds(found: dict[str, Any]) -> list[bool | None]:
-    return [check.holds for check in experiment.judge_post_ln(found)]
+def holds(result: dict[str, Any]) -> list[bool | None]:
+    return [check.holds for check in experiment.judge_post_ln(result)]
 
 
 def test_the_verdict_follows_the_losses() -> None:
@@ -97,9 +97,9 @@ def test_the_verdict_follows_the_losses() -> None:
 
 
 def test_it_can_be_drawn_and_told() -> None:
-    found = numbers(shallow=-0.03, deep=0.05)
-    assert set(experiment.draw_post_ln(found)) == {"post-ln-ends-better"}
-    words = experiment.summarize_post_ln(found)
+    result = numbers(shallow=-0.03, deep=0.05)
+    assert set(experiment.draw_post_ln(result)) == {"post-ln-ends-better"}
+    words = experiment.summarize_post_ln(result)
     assert "Post-LN, 2 layers 2." in words.en
     assert "Post-LN、6層 2." in words.ja
 

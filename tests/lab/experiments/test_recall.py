@@ -55,12 +55,12 @@ def answered(name: str, right: float, *, window: float | None = None) -> dict[st
     sees = window or arm.window or float("inf")
     rows: dict[str, Any] = {}
     for seed in range(6):
-        found = mixers.measure_recall(Oracle(right, sees, seed), arm, (4, 32), seed)
+        result = mixers.measure_recall(Oracle(right, sees, seed), arm, (4, 32), seed)
         if right < 1:
             few = mixers.measure_recall(Oracle(min(1.0, 2 * right), sees, seed), arm, (4,), seed)
-            found["right"] |= few["right"]
-        found |= {"parameters": parameters, "state": mixers.state_numbers(arm, 96)}
-        rows[f"run.{name}.rate-0.01.pairs-32.steps-9.seed-{seed}"] = found
+            result["right"] |= few["right"]
+        result |= {"parameters": parameters, "state": mixers.state_numbers(arm, 96)}
+        rows[f"run.{name}.rate-0.01.pairs-32.steps-9.seed-{seed}"] = result
     return rows
 
 
@@ -116,9 +116,9 @@ def test_a_state_that_forgets_the_normaliser(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_softmax_attention_that_does_not_recall() -> None:
-    found = holds(**answered("softmax", 0.3))
-    assert found[SOFTMAX] is False
-    assert found[RIVALS] is False  # others recall more
+    result = holds(**answered("softmax", 0.3))
+    assert result[SOFTMAX] is False
+    assert result[RIVALS] is False  # others recall more
 
 
 def test_order_that_gives_the_answers_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,15 +78,15 @@ def numbers(
     law: Callable[[float, float], float], refit: dict[str, Any], *, noise: float = 0.002
 ) -> dict[str, Any]:
     """As if the default tier's models obeyed a law, but for noise."""
-    random, found = np.random.default_rng(0), dict[str, Any]()
+    random, result = np.random.default_rng(0), dict[str, Any]()
     for part in scaling_parts(plan("default")):
         row = row_of(part.name, 1.0) if "width" in part.name else refit
         if "loss" in row:
             row["loss"] = law(row["parameters"], row["tokens"]) * float(
                 np.exp(noise * random.standard_normal())
             )
-        found[part.name] = row
-    return found
+        result[part.name] = row
+    return result
 
 
 def row_of(name: str, loss: float) -> dict[str, Any]:
@@ -102,54 +102,54 @@ def row_of(name: str, loss: float) -> dict[str, Any]:
     }
 
 
-def holds(found: dict[str, Any]) -> list[bool | None]:
-    return [check.holds for check in judge_scaling_laws(found)]
+def holds(result: dict[str, Any]) -> list[bool | None]:
+    return [check.holds for check in judge_scaling_laws(result)]
 
 
 def test_real_losses_are_judged(refit: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """So few runs leave most of it open; nothing contradicts."""
     monkeypatch.setattr(scaling_laws, "RESAMPLED", 100)  # as in the verdict
-    found = {
+    result = {
         "published.samples-20": refit,
         **{name: row_of(name, loss) for name, loss in MEASURED.items()},
     }
-    checks = judge_scaling_laws(found)
+    checks = judge_scaling_laws(result)
     assert checks[0].holds is True
     assert checks[-1].holds is True
     assert verdict_of(checks) == "inconclusive", checks
-    assert scaling_laws.held_out_budget(found).chosen == 20
+    assert scaling_laws.held_out_budget(result).chosen == 20
 
 
 def test_losses_that_obey_a_law_support_the_claim(refit: dict[str, Any]) -> None:
-    found = numbers(LAW, refit)
-    checks = judge_scaling_laws(found)
+    result = numbers(LAW, refit)
+    checks = judge_scaling_laws(result)
     assert verdict_of(checks) == "supported", checks
-    interval = scaling_laws.law_intervals(found)["exponent"]
+    interval = scaling_laws.law_intervals(result)["exponent"]
     assert interval.low < LAW.exponent < interval.high
-    said = EXPERIMENT.summarize(found) if EXPERIMENT.summarize else None
-    assert said is not None
-    assert "20" in said.ja
-    assert "nan" not in said.en
+    output = EXPERIMENT.summarize(result) if EXPERIMENT.summarize else None
+    assert output is not None
+    assert "20" in output.ja
+    assert "nan" not in output.en
 
 
 def test_losses_that_break_off_do_not(refit: dict[str, Any]) -> None:
-    found = numbers(LAW, refit)
-    for name, row in found.items():
+    result = numbers(LAW, refit)
+    for name, row in result.items():
         if name.startswith("held-out"):
-            found[name] = {**row, "loss": 1.1 * row["loss"]}
-    checks = judge_scaling_laws(found)
+            result[name] = {**row, "loss": 1.1 * row["loss"]}
+    checks = judge_scaling_laws(result)
     assert checks[2].holds is False
     assert verdict_of(checks) == "not supported"
 
 
 def test_no_change_does_not_pass(refit: dict[str, Any]) -> None:
     """The held-out losses stay at the best of the largest fitted budget, within 3% of the law."""
-    found = numbers(LAW, refit)
-    before = scaling_laws.reference_loss(found)
-    for n, (name, row) in enumerate(found.items()):
+    result = numbers(LAW, refit)
+    before = scaling_laws.reference_loss(result)
+    for n, (name, row) in enumerate(result.items()):
         if name.startswith("held-out"):
-            found[name] = {**row, "loss": before * (1 + 0.001 * (n % 3))}
-    check = judge_scaling_laws(found)[2]
+            result[name] = {**row, "loss": before * (1 + 0.001 * (n % 3))}
+    check = judge_scaling_laws(result)[2]
     assert check.holds is False, check.measured
 
 
@@ -164,23 +164,23 @@ def test_a_best_size_that_does_not_grow_is_seen(refit: dict[str, Any]) -> None:
 
 def test_a_wrong_best_size_is_seen(refit: dict[str, Any]) -> None:
     """The larger the better, at the held-out budget alone."""
-    found = numbers(LAW, refit)
-    for name, row in found.items():
+    result = numbers(LAW, refit)
+    for name, row in result.items():
         if name.startswith("held-out"):
-            found[name] = {**row, "loss": row["loss"] * (row["parameters"] / 3e4) ** -0.1}
-    assert holds(found)[3] is not True
-    assert holds(found)[4] is False
+            result[name] = {**row, "loss": row["loss"] * (row["parameters"] / 3e4) ** -0.1}
+    assert holds(result)[3] is not True
+    assert holds(result)[4] is False
 
 
 def test_losses_without_order_leave_no_law(refit: dict[str, Any]) -> None:
-    found = numbers(lambda n, d: 2.0 + 0.3 * np.sin(37 * np.log(n * d)), refit)
-    assert holds(found)[0] is False
+    result = numbers(lambda n, d: 2.0 + 0.3 * np.sin(37 * np.log(n * d)), refit)
+    assert holds(result)[0] is False
 
 
 def test_the_printed_numbers_would_not_pass_as_the_fit(refit: dict[str, Any]) -> None:
     printed = {name: getattr(PUBLISHED, name) for name in refit["best"]}
-    found = numbers(LAW, {"best": printed, "others": [printed] * 3, "points": 240})
-    assert holds(found)[-1] is False
+    result = numbers(LAW, {"best": printed, "others": [printed] * 3, "points": 240})
+    assert holds(result)[-1] is False
     assert holds(numbers(LAW, refit))[-1] is True
 
 

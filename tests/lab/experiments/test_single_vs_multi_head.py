@@ -55,7 +55,7 @@ def numbers(
     work: float = 0.9,
 ) -> dict[str, Any]:
     """Accuracies step by step, for 12 seeds; at the high rates one head never learns."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         f"pilot.heads-{heads}.rate-{rate:g}.limit-300.seed-0": {"score": score, "learned": True}
         for heads in HEADS
         for rate, score in ((2e-3, 200.0), (4e-3, 150.0), (8e-3, 250.0))
@@ -71,22 +71,22 @@ def numbers(
                 if heads == 2:
                     share = work - 0.01 * (seed % 4)
                     row |= {"to content": [share, 0.1], "to place": [0.1, share]}
-                found[f"run.heads-{heads}.rate-{rate:g}.limit-600.seed-{seed}"] = row
-    return found | costs()
+                result[f"run.heads-{heads}.rate-{rate:g}.limit-600.seed-{seed}"] = row
+    return result | costs()
 
 
 def costs(*, per_head: float = 0.3, per_call: float = 1.0) -> dict[str, Any]:
     """Seconds of five repeats, with a little noise."""
-    found: dict[str, Any] = {"flops": lab.measure_flops()}
+    result: dict[str, Any] = {"flops": lab.measure_flops()}
     for n in range(5):
         noise = 1 + 0.01 * n
         layer = {str(heads): 1 + per_head * (heads - 1) * noise for heads in lab.COST_HEADS}
         calls = {"one call": 1.0, "many calls": 1 + 8 * (per_call - 0.5) * noise}
-        found[f"cost.repeat-{n}"] = {
+        result[f"cost.repeat-{n}"] = {
             "layer": {"equation": layer, "fused": layer},
             "calls": {str(count): calls for count in (head_costs.FEW_TOKENS, head_costs.TOKENS)},
         }
-    return found
+    return result
 
 
 def holds(numbers: Mapping[str, Any]) -> list[bool | None]:

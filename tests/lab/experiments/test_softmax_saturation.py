@@ -28,7 +28,7 @@ SEEDS = range(4)
 def random_numbers(stretch: Callable[[int], float], *, own_key: bool = False) -> dict[str, Any]:
     """Queries, keys and gradients as tensors through the measures: the keys of width d are
     `stretch(d)` times as long as they should be. `own_key`: each query has a key equal to it."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for width in lab.WIDTHS:
         for seed in SEEDS:
             random = torch.Generator().manual_seed(100 * seed + width)
@@ -38,14 +38,14 @@ def random_numbers(stretch: Callable[[int], float], *, own_key: bool = False) ->
             key = key * stretch(width)
             if own_key:
                 key[:, 0] = query
-            found[f"width-{width}.samples-60.repeat-{seed}"] = {
+            result[f"width-{width}.samples-60.repeat-{seed}"] = {
                 "variance": width * (1 + 0.001 * seed),
                 "raw": random_scores.softmax_statistics(query, key, upstream, scale=1.0),
                 "scaled": random_scores.softmax_statistics(
                     query, key, upstream, scale=1 / math.sqrt(width)
                 ),
             }
-    return found
+    return result
 
 
 def as_it_is(width: int) -> float:
@@ -69,7 +69,7 @@ def trained_numbers(
     losses: dict[str, float] = LOSSES, *, end: float = 0.8, starts: dict[str, float] = STARTS
 ) -> dict[str, Any]:
     """Losses of five seeds, which differ more by seed than by arm."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         f"pilot.{way}.rate-{rate:g}.d-256.steps-250.seed-0": {"score": abs(rate - 1.5e-3)}
         for way in lab.WAYS
         for rate in (5e-4, 1.5e-3, 4.5e-3)
@@ -77,12 +77,12 @@ def trained_numbers(
     for seed in SEEDS:
         for place, way in enumerate(lab.WAYS):
             noise = 1e-3 * ((seed * 7 + place * 3) % 5)
-            found[f"trained.{way}.d-256.steps-250.rate-0.0015.seed-{seed}"] = {
+            result[f"trained.{way}.d-256.steps-250.rate-0.0015.seed-{seed}"] = {
                 "start": {"largest": starts[way] + 1e-3 * seed, "entropy": 1.0},
                 "end": {"largest": (end if way == "raw" else 0.4) + noise, "entropy": 1.0},
                 "loss": losses[way] + 0.3 * seed + noise,
             }
-    return found
+    return result
 
 
 def holds(random: dict[str, Any], trained: dict[str, Any]) -> list[bool | None]:
@@ -207,12 +207,12 @@ def test_the_gradients_are_numpys() -> None:
         / (2 * small)
         for unit in np.eye(3)
     ]
-    found = random_scores.softmax_statistics(
+    result = random_scores.softmax_statistics(
         *(torch.from_numpy(x)[None] for x in (query, key, upstream)), scale=scale
     )
-    assert found["largest"] == pytest.approx(softmax(scores).max())
-    assert found["gradient, mean"] == pytest.approx(np.linalg.norm(jacobian), rel=1e-6)
-    assert found["at query, median"] == pytest.approx(np.linalg.norm(at_query), rel=1e-6)
+    assert result["largest"] == pytest.approx(softmax(scores).max())
+    assert result["gradient, mean"] == pytest.approx(np.linalg.norm(jacobian), rel=1e-6)
+    assert result["at query, median"] == pytest.approx(np.linalg.norm(at_query), rel=1e-6)
 
 
 def test_attention_of_by_hand() -> None:
@@ -220,7 +220,7 @@ def test_attention_of_by_hand() -> None:
     size = scaled_attention.CONTEXT
     model = scaled_attention.start_model("raw", 9, 0)
     tokens = torch.randint(9, (2, size), generator=torch.Generator().manual_seed(0))
-    found = scaled_attention.attention_statistics(model, tokens_as_batch(tokens))
+    result = scaled_attention.attention_statistics(model, tokens_as_batch(tokens))
     recorder = Recorder({"query", "key"})
     with torch.no_grad():
         model.hidden(tokens, record=recorder)
@@ -233,8 +233,8 @@ def test_attention_of_by_hand() -> None:
         weights /= weights.sum(-1, keepdims=True)
         largest.append(weights.max(-1).mean())
         entropy.append(-(weights * np.log(np.where(weights > 0, weights, 1))).sum(-1).mean())
-    assert found["largest"] == pytest.approx(np.mean(largest), rel=1e-3)
-    assert found["entropy"] == pytest.approx(np.mean(entropy), rel=1e-3)
+    assert result["largest"] == pytest.approx(np.mean(largest), rel=1e-3)
+    assert result["entropy"] == pytest.approx(np.mean(entropy), rel=1e-3)
 
 
 def test_part_names_state_what_they_depend_on() -> None:

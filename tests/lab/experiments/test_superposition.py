@@ -72,9 +72,9 @@ def test_pairs_of_sparse_features_are_superposition() -> None:
 
 
 def test_worlds_without_superposition_or_without_its_gain_are_seen() -> None:
-    found = toy_holds(toys(in_pairs, one_each))
-    assert found[:2] == [False, False]
-    assert found[2] is not True
+    result = toy_holds(toys(in_pairs, one_each))
+    assert result[:2] == [False, False]
+    assert result[2] is not True
 
 
 def test_the_error_without_superposition_is_that_of_numpy() -> None:
@@ -117,7 +117,7 @@ def planted(seed: int, *, sparse: bool) -> tuple[Stream, Autoencoder]:
 
 
 def dictionaries(*, sparse: bool) -> list[dict[str, Any]]:
-    found = list[dict[str, Any]]()
+    result = list[dict[str, Any]]()
     for seed in SEEDS:
         stream, coder = planted(seed, sparse=sparse)
         if sparse:
@@ -125,8 +125,8 @@ def dictionaries(*, sparse: bool) -> list[dict[str, Any]]:
                 stream.training, steps=250, rate=0.01, seed=seed, atoms=48
             )
         row = sparse_autoencoder.measure_dictionaries(stream, coder, seed)
-        found.append(to_json_numbers(row))
-    return found
+        result.append(to_json_numbers(row))
+    return result
 
 
 def test_planted_atoms_are_learned_and_noise_has_none() -> None:
@@ -144,11 +144,11 @@ def test_reconstructions_are_least_squares() -> None:
     x = torch.randn(5, WIDTH, generator=seeded_generator(3)).double()
     atoms = sparse_autoencoder.random_atoms(WIDTH, 0).double()
     made = sparse_autoencoder.best_reconstruction(x.float(), atoms.float()).numpy()
-    for row, found in zip(x.numpy(), made, strict=True):
+    for row, result in zip(x.numpy(), made, strict=True):
         chosen = np.argsort(-np.abs(atoms.numpy() @ row))[:3]
         basis = atoms.numpy()[chosen].T
         expected = basis @ np.linalg.lstsq(basis, row, rcond=None)[0]
-        np.testing.assert_allclose(found, expected, atol=1e-2)
+        np.testing.assert_allclose(result, expected, atol=1e-2)
 
 
 def test_explained_variance_and_purity_by_hand() -> None:

@@ -33,14 +33,14 @@ def holds(numbers: dict[str, Any]) -> list[bool | None]:
 
 
 def test_three_words(tmp_path: Path) -> None:
-    found = run("three-words", out=tmp_path, tier="quick")
-    assert found.verdict == "supported"
+    result = run("three-words", out=tmp_path, tier="quick")
+    assert result.verdict == "supported"
     x = np.array(lab.X)
     scores = x @ x.T / 2
     weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    np.testing.assert_allclose(found.numbers["by-hand"]["weights"], weights, atol=1e-12)
+    np.testing.assert_allclose(result.numbers["by-hand"]["weights"], weights, atol=1e-12)
     np.testing.assert_allclose((weights @ x)[0], lab.FIRST_OUTPUT, atol=5e-4)
-    np.testing.assert_allclose(found.numbers["masked"], [0.0900, 0.2447, 0, 0.6652], atol=5e-5)
+    np.testing.assert_allclose(result.numbers["masked"], [0.0900, 0.2447, 0, 0.6652], atol=5e-5)
 
 
 def test_other_vectors_have_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:

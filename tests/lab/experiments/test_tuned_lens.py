@@ -53,8 +53,8 @@ def test_the_raw_lens_is_the_identity() -> None:
     assert torch.equal(raw(training.streams), training.streams)
     probs = readout.log_probs(held_out.last[:1]), readout.log_probs(held_out.streams[0, :1])
     by_hand = float((probs[0].exp() * (probs[0] - probs[1])).sum())
-    found = divergences(readout, held_out.streams[:1, :1], held_out.last[:1])
-    assert float(found) == pytest.approx(by_hand, rel=1e-5)
+    result = divergences(readout, held_out.streams[:1, :1], held_out.last[:1])
+    assert float(result) == pytest.approx(by_hand, rel=1e-5)
     assert len(held_out_divergences(readout, held_out, raw)) == ROWS
 
 

@@ -94,9 +94,9 @@ def holds(**changed: Any) -> list[bool | None]:
 
 
 def test_what_is_measured_supports_the_claim() -> None:
-    found = holds()
-    found[STEP] = True  # at 4 × 256 tokens the order depends on the machine
-    assert found == [True] * 10
+    result = holds()
+    result[STEP] = True  # at 4 × 256 tokens the order depends on the machine
+    assert result == [True] * 10
 
 
 # ------------------------------------------------------------------- worlds in which it is false
@@ -202,15 +202,15 @@ def test_attention_that_leaves_a_product_out(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_other_laws_of_growth() -> None:
     square, linear = (lambda n: 72.0 * n**2), (lambda n: 9000.0 * n)
-    found = [
+    result = [
         holds(**kernel_rows(square, square, linear)),
         holds(**kernel_rows(linear, linear, lambda n: 1e-3 * n**0.8)),
         holds(**kernel_rows(square, linear, linear)),
     ]
-    assert [row[MEMORY] for row in found] == [False, False, True]
-    assert found[1][TIME] is False
-    assert found[2][TIME] is None
-    assert [rows[PATHS] for rows in found] == [True] * 3
+    assert [row[MEMORY] for row in result] == [False, False, True]
+    assert result[1][TIME] is False
+    assert result[2][TIME] is None
+    assert [rows[PATHS] for rows in result] == [True] * 3
 
 
 # --------------------------------------------------------------------------------- measuring code

@@ -55,12 +55,12 @@ def made(
 def test_known_numbers_are_found_again(
     law: Law, sizes: tuple[float, float], tokens: tuple[float, float]
 ) -> None:
-    found = fit_law(type(law), made(law, sizes, tokens))
-    np.testing.assert_allclose(found.theta, law.theta, rtol=2e-3)
+    result = fit_law(type(law), made(law, sizes, tokens))
+    np.testing.assert_allclose(result.theta, law.theta, rtol=2e-3)
 
 
 def test_noise_widens_the_interval_and_the_truth_lies_within() -> None:
-    found = [
+    result = [
         (fit_law(Chinchilla, runs), bootstrap(Chinchilla, runs, samples=30))
         for runs in (
             made(SMALL, (3e3, 3e5), (3e4, 3e6), noise=noise, seed=1) for noise in (0.001, 0.01)
@@ -68,7 +68,7 @@ def test_noise_widens_the_interval_and_the_truth_lies_within() -> None:
     ]
     quiet, loud = (
         bootstrap_interval(best.exponent, [one.exponent for one in others])
-        for best, others in found
+        for best, others in result
     )
     assert quiet.high - quiet.low < loud.high - loud.low
     assert loud.low < SMALL.exponent < loud.high
@@ -144,14 +144,14 @@ def test_the_published_points_are_all_there() -> None:
 
 
 def test_the_published_points_give_the_refitted_law_and_not_the_printed_one() -> None:
-    found, known = fit_law(Chinchilla, KEPT), log_rows(KEPT)
+    result, known = fit_law(Chinchilla, KEPT), log_rows(KEPT)
     refitted = Chinchilla(1.8172, 482.01, 2085.43, 0.3478, 0.3658)
-    np.testing.assert_allclose(found.theta, refitted.theta, rtol=0.01)
+    np.testing.assert_allclose(result.theta, refitted.theta, rtol=0.01)
     costs = [
-        float(objective(law.theta, Chinchilla, known)[0]) for law in (found, refitted, CHINCHILLA)
+        float(objective(law.theta, Chinchilla, known)[0]) for law in (result, refitted, CHINCHILLA)
     ]
     assert costs[0] <= costs[1] < costs[2] / 2
-    assert r_squared(found, KEPT) > 0.99
+    assert r_squared(result, KEPT) > 0.99
 
 
 def test_too_few_runs_and_impossible_ones_are_refused() -> None:
