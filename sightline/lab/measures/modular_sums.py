@@ -29,6 +29,7 @@ class GrokkingSize:
     steps: int
     seeds: int
     undecayed: tuple[float, ...] = (0.01, 0.02, 0.04)
+    controls: int = 6  # seeds without weight decay, at each of these rates
     pilots: int = 1
     width: int = 64
     hidden: int = 128

@@ -43,7 +43,7 @@ RATES = tuple(0.02 * 1.1**n for n in range(48))  # candidate step sizes: 0.02 to
 SHRINKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)  # candidates of γ; 0 is plain descent
 STARTS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 1.9)  # of Newton's iteration, which converges below 2
 DESCENTS = (1, 2, 5, 10)
-PLUS = (1, 3)  # one step, and one for each layer of the Transformer
+PLUS = (2, 3)  # the first step of GD++ is one of descent; the Transformer has three layers
 NEWTON = (1, 3, 5)
 
 

@@ -28,8 +28,8 @@ ROWS = 128
 WARMUP = 20
 ASKED = 1000  # held-out questions
 EVERY = 5  # steps between two measurements
-# What counts as learned. Whoever knows one half only is right in 1 of 5, whoever finds both values
-# but not their order in at most 3 of 5 (½ + ½ · 1/5).
+# What counts as learned. Knowing one half only is right in 1 of 5, finding both values but not
+# their order in at most 3 of 5 (½ + ½ · 1/5).
 LEARNED = 0.95
 ZERO = 1e-10  # of the largest singular value; float64 leaves about 1e-16 where there is none
 
