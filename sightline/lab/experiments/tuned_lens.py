@@ -54,7 +54,7 @@ def tuned_lens_parts(plan: Plan) -> Sequence[ExperimentPart]:
     return [
         ExperimentPart(
             f"run.{named}.stories-{STORIES[tier]}.steps-{STEPS[tier]}.seed-{n}",
-            lambda n=n: compare_lenses(*stories_of(tier, n), rates, STEPS[tier], n),
+            lambda n=n: run_on_stories(tier, rates, n),
         )
         for n in plan.seeds(SEEDS)
     ]
@@ -64,6 +64,10 @@ def stories_of(tier: Tier, seed: int) -> tuple[Readout, Reading, Reading]:
     from sightline.lab.measures.translators import read_stories
 
     return read_stories(STORIES[tier], LENGTH, seed)
+
+
+def run_on_stories(tier: Tier, rates: Mapping[str, float], seed: int) -> dict[str, list[float]]:
+    return compare_lenses(*stories_of(tier, seed), rates, STEPS[tier], seed)
 
 
 def pilot(tier: Tier, arm: str, rate: float, seed: int) -> dict[str, Any]:

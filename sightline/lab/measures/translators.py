@@ -97,7 +97,7 @@ def read_stories(stories: int, length: int, seed: int) -> tuple[Readout, Reading
 def frozen(norm: torch.nn.Module) -> Callable[[Tensor], Tensor]:
     """The norm without gradients of its own."""
     for parameter in norm.parameters():
-        parameter.requires_grad_(requires_grad=False)
+        parameter.requires_grad = False
     return norm
 
 
