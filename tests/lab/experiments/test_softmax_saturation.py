@@ -18,7 +18,7 @@ from sightline.lab.results import to_json_numbers
 from sightline.lab.tuning import tuned_rates
 from sightline.record import Recorder
 
-VARIANCE, GROWS, SCALED, MEAN, MEDIAN, AT_QUERY, START, SATURATED, WORSE, BY_START, BY_FACTOR = (
+VARIANCE, GROWS, SCALED, MEAN, MEDIAN, AT_QUERY, START, SATURATED, WORSE, BY_START, START_MORE = (
     range(11)
 )
 SEEDS = range(4)
@@ -61,7 +61,7 @@ def long_keys(width: int) -> float:
     return 30 * math.sqrt(width)
 
 
-LOSSES = {"scaled": 2.7, "raw": 2.9, "raw-same-start": 2.77, "scaled-saturated": 2.78}
+LOSSES = {"scaled": 2.7, "raw": 2.9, "raw-same-start": 2.72, "scaled-saturated": 2.86}
 STARTS = {"scaled": 0.04, "raw": 0.62, "raw-same-start": 0.04, "scaled-saturated": 0.62}
 
 
@@ -126,11 +126,10 @@ def test_correlated_entries_have_another_variance() -> None:
 @pytest.mark.parametrize(
     ("losses", "wrong"),
     [
-        ({"raw": 2.6}, {WORSE, BY_START, BY_FACTOR}),
-        ({"raw-same-start": 3.1}, {BY_START}),
-        ({"raw-same-start": 2.5}, {BY_FACTOR}),
-        ({"scaled-saturated": 2.4}, {BY_START}),
-        ({"scaled-saturated": 3.1}, {BY_FACTOR}),
+        ({"raw": 2.6}, {WORSE}),
+        ({"raw-same-start": 3.1}, {BY_START, START_MORE}),
+        ({"scaled-saturated": 2.4}, {BY_START, START_MORE}),
+        ({"raw-same-start": 2.9}, {START_MORE}),
     ],
 )
 def test_losses_that_say_the_opposite(losses: dict[str, float], wrong: set[int]) -> None:
@@ -242,7 +241,7 @@ def test_part_names_state_what_they_depend_on() -> None:
     for tier in TIERS:
         names = [part.name for part in lab.saturation_parts(Plan(tier, 100, rates))]
         assert len(set(names)) == len(names)
-        assert f"trained.raw.d-256.steps-{lab.STEPS[tier]}.rate-0.0015.seed-120" in names
+        assert f"trained.raw.d-256.steps-{lab.STEPS[tier]}.rate-0.0015.seed-140" in names
 
 
 def test_it_can_be_drawn_and_summarized() -> None:
