@@ -11,6 +11,10 @@ from functools import lru_cache
 
 PLACEHOLDER = r"([^\s,;:()]+(?:,\d{3})*(?: \[[^\]]*\])?)"
 PHRASES = {
+    "start − factor": "初期状態 − 係数",
+    "factor {}": "係数 {}",
+    "self": "自己",
+    "logits": "ロジット",
     # axes and legends that several figures share
     "step": "ステップ",
     "step {}": "ステップ {}",

@@ -94,12 +94,12 @@ def check_of(result: Finding, *words: str) -> Check:
     ("name", "words"),
     [
         ("three-words", ["softmax([1, 2, −∞, 3])"]),
-        ("softmax-saturation", ["the variance of q·k is d_k", "2%"]),
-        ("positions", ["4 times the trained length", "learned"]),
-        ("positions", ["4 times the trained length", "sinusoidal"]),
+        ("softmax-saturation", ["the variance of q·k is d_k", "5%"]),
+        ("positions", ["rises more than ALiBi", "learned positions"]),
+        ("positions", ["rises more than ALiBi", "sinusoidal"]),
         ("icl-gradient-descent", ["linear attention with weights set by hand", "1e-6"]),
-        ("icl-gradient-descent", ["2 d examples", "at most 10% more than ridge"]),
-        ("induction-heads", ["above 0.5"]),
+        ("icl-gradient-descent", ["2 d examples", "closer to ridge"]),
+        ("induction-heads", ["best head of a two-layer model", "above 0.5"]),
     ],
 )
 def test_what_is_known_holds(findings: dict[str, Finding], name: str, words: list[str]) -> None:

@@ -18,6 +18,7 @@ from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import finding
 from sightline.lab.experiment import Finding
 from sightline.lab.results import read_result, result_path, write_result
+from sightline.lab.tuning import PILOT_SEED
 
 NUMBERS = Path(__file__).parents[2] / "docs" / "laboratory" / "numbers"
 SMALL = (
@@ -48,8 +49,11 @@ STRANGE: list[Any] = [
 
 
 def saved(name: str, folder: Path) -> Path:
+    """The result of an experiment, with the pilots that chose its learning rates."""
     path = result_path(folder, name, "default", 100)
-    shutil.copy(NUMBERS / path.name, path)
+    for one in (path, result_path(folder, name, "default", PILOT_SEED)):
+        if (NUMBERS / one.name).exists():
+            shutil.copy(NUMBERS / one.name, one)
     return path
 
 

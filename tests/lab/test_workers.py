@@ -14,7 +14,7 @@ from sightline.cli.main import main
 from sightline.lab import workers
 from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import steps
-from sightline.lab.experiment import FIRST_SEED, Experiment, ExperimentPart, Plan
+from sightline.lab.experiment import FIRST_SEED, Experiment, ExperimentPart, Plan, TunedRate
 from sightline.lab.results import Result, read_result, result_path, write_result
 from sightline.lab.workers import PartError
 
@@ -27,10 +27,11 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("SIGHTLINE_HOME", str(tmp_path / "empty"))
     workers.stop_workers()  # the next ones see these variables
+    rates = {arm: TunedRate(arm, 1e-2, False, ()) for arm in SATURATION.arms}
     path = result_path(tmp_path, SATURATION.name, "quick", FIRST_SEED)
     before = {
         part.name: {"value": 1}
-        for part in SATURATION.parts(Plan("quick"))
+        for part in SATURATION.parts(Plan("quick", rates=rates))
         if part.name.startswith("width")
     }
     write_result(path, Result(SATURATION.name, "quick", FIRST_SEED, parts=dict(before)))
@@ -38,7 +39,7 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
     workers.stop_workers()
     line = capsys.readouterr().err.strip()
     assert "\n" not in line
-    assert line.startswith("error: softmax-saturation, part trained-16.scaled.steps-60.seed-")
+    assert line.startswith("error: softmax-saturation, part pilot.scaled.rate-0.002.")
     assert "HF_HUB_OFFLINE disables the network. Fix: unset HF_HUB_OFFLINE" in line
     assert read_result(path).parts == before
 
@@ -56,7 +57,7 @@ def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_
         os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(
         PartError,
-        match=r"softmax-saturation: the process that measured width-\S+ was killed by SIGKILL",
+        match=r"softmax-saturation: the process that measured \S+ was killed by SIGKILL",
     ) as refusal:
         done.extend(step.part for step in running)  # keeps what came before the error
     assert "finished parts are reused" in str(refusal.value)

@@ -10,7 +10,7 @@ import sightline as sl
 from sightline.errors import InputError
 from sightline.lens.heads.referents import Pair, referent_pairs, referents_of
 from sightline.text.tokenizer import Tokenizer
-from tests.lens.test_relations import planted_pairs, word_tokenizer
+from tests.support.planted_links import planted_pairs, word_tokenizer
 
 PAIRS = referent_pairs()[:6]
 

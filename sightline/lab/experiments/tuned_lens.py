@@ -48,7 +48,7 @@ def tuned_lens_pilots(tier: Tier) -> Sequence[ExperimentPart]:
 
 
 def tuned_lens_parts(plan: Plan) -> Sequence[ExperimentPart]:
-    tier = plan.tier
+    tier: Tier = plan.tier
     rates = {arm: plan.rate(arm) for arm in ARMS}
     named = ".".join(f"{arm}-{rate:g}" for arm, rate in rates.items())
     return [

@@ -286,7 +286,7 @@ def initialisation_check(numbers: Numbers, far: int) -> Check:
 
 
 def plain_check(numbers: Numbers, far: int) -> Check:
-    """A symbol is three bits: whoever knows one is right a quarter of the time."""
+    """A symbol is three bits: a guess with one of them known is right in a quarter of the rows."""
     change = max(row["change"] for row in rows_of_kind(numbers, f"recall.plain.{far}"))
     right = Interval.share(accuracies(numbers, "plain", far))
     decision = decide_below(right, ONE_BIT)

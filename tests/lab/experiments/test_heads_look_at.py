@@ -13,7 +13,7 @@ from sightline.lab.experiments import heads_look_at as lab
 from sightline.lens.heads.links import RELATIONS, sentences
 from sightline.lens.heads.referents import Referents, referent_pairs
 from sightline.text.tokenizer import Tokenizer
-from tests.lens.test_relations import planted, word_tokenizer
+from tests.support.planted_links import planted, word_tokenizer
 
 PAIRS = referent_pairs()
 

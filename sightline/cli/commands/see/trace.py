@@ -135,11 +135,11 @@ def write_file(recording: Trace, loaded: Model, place: Place, out: Path, *, json
 
 def show_view(recording: Trace, loaded: Model, place: Place, *, json: bool) -> None:
     """The view in the terminal, or its numbers as JSON."""
+    from sightline.lens.draw.selection import MAX_SIZE
     from sightline.lens.draw.show import view_json
     from sightline.lens.draw.terminal import print_view
     from sightline.lens.draw.views import view_of
 
-    unlimited = {"max_size": None} if json else {}
     drawing = view_of(
         recording,
         place.view,
@@ -147,7 +147,7 @@ def show_view(recording: Trace, loaded: Model, place: Place, *, json: bool) -> N
         head=place.head,
         stack=place.stack,
         subject=loaded,
-        **unlimited,
+        max_size=None if json else MAX_SIZE,
     )
     if json:
         write_json(view_json(recording, drawing), indent=None)
