@@ -16,6 +16,7 @@ from sightline.lab.catalogue import EXPERIMENTS
 from sightline.lab.executor import steps
 from sightline.lab.experiment import FIRST_SEED, Experiment, ExperimentPart, Plan, TunedRate
 from sightline.lab.results import Result, read_result, result_path, write_result
+from sightline.lab.tuning import PILOT_SEED
 from sightline.lab.workers import PartError
 
 SATURATION = EXPERIMENTS["softmax-saturation"]
@@ -39,7 +40,7 @@ def test_a_run_that_lacks_its_data_offline_ends_in_one_line_and_keeps_what_was_m
     workers.stop_workers()
     line = capsys.readouterr().err.strip()
     assert "\n" not in line
-    assert line.startswith("error: softmax-saturation, part pilot.scaled.rate-0.002.")
+    assert line.startswith("error: softmax-saturation, part pilot.scaled.rate-")
     assert "HF_HUB_OFFLINE disables the network. Fix: unset HF_HUB_OFFLINE" in line
     assert read_result(path).parts == before
 
@@ -62,7 +63,7 @@ def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_
         done.extend(step.part for step in running)  # keeps what came before the error
     assert "finished parts are reused" in str(refusal.value)
     assert (
-        list(read_result(result_path(tmp_path, SATURATION.name, "quick", FIRST_SEED)).parts) == done
+        list(read_result(result_path(tmp_path, SATURATION.name, "quick", PILOT_SEED)).parts) == done
     )
     assert not multiprocessing.active_children()
 

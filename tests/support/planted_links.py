@@ -10,7 +10,7 @@ import torch
 from tokenizers import models, pre_tokenizers
 
 import sightline as sl
-from sightline.lens.heads.links import sentences
+from sightline.lens.heads.links import AHEAD, sentences
 from sightline.text.tokenizer import Tokenizer
 from tests.families.oracle import transformers
 from tests.lens import planted as p
