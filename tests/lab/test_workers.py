@@ -58,7 +58,7 @@ def test_a_worker_killed_by_sigkill_ends_the_run_in_one_line_and_keeps_what_was_
         os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(
         PartError,
-        match=r"softmax-saturation: the process that measured \S+ was killed by SIGKILL",
+        match=r"softmax-saturation: the process that measured pilot\.\S+ was killed by SIGKILL",
     ) as refusal:
         done.extend(step.part for step in running)  # keeps what came before the error
     assert "finished parts are reused" in str(refusal.value)
